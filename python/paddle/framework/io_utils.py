@@ -1,0 +1,680 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+import ctypes
+import functools
+import mmap
+import operator
+import os
+import pickle
+import stat
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+# The C pickler writes every payload of this size or more outside its frames
+# (PEP 3154, _FRAME_SIZE_TARGET); below it a payload is part of a frame.
+_MIN_PAYLOAD_BYTES = 64 * 1024
+
+# Under this many payload bytes, starting threads costs more than it saves.
+_MIN_PARALLEL_BYTES = 4 * 1024 * 1024
+
+# One read of a worker. Large enough that its 10 us of Python vanish beside the
+# copy (about 2 ms), small enough that the last worker is not waited for.
+_PIECE_BYTES = 16 * 1024 * 1024
+
+# A payload is cut no finer than this when it is shared out between workers:
+# the size of a huge page, so that two workers seldom fault in the same one.
+_MIN_PIECE_BYTES = 2 * 1024 * 1024
+
+# What is read at once outside the payloads: opcodes between two tensors take
+# 100 to 300 bytes, and the next payload's opcode should come with them.
+_WINDOW_BYTES = 512
+
+# Neighbouring payloads share one preadv if no more than this lies between
+# them; reading it into a scratch buffer is cheaper than another system call.
+_MAX_GAP_BYTES = 4096
+
+# The least IOV_MAX that Linux and macOS have ever had (sysconf(3)).
+_MAX_VIEWS = 1024
+
+# Opcodes in a row, outside frames, that no payload interrupts. Picklers that
+# frame leave a handful; a stream without frames is no faster to walk here
+# than to unpickle.
+_MAX_GAP_OPCODES = 1000
+
+# Huge pages of x86-64 and of arm64 with 4 KiB pages; elsewhere it only decides
+# from which size on the kernel is asked at all.
+_HUGE_PAGE_BYTES = 2 * 1024 * 1024
+
+_PROTO, _STOP, _FRAME, _NEXT_BUFFER = b'\x80.\x95\x97'
+_BINBYTES, _BINBYTES8, _BYTEARRAY8 = _PAYLOAD_OPCODES = b'B\x8e\x96'
+
+
+class _StreamUnsuited(Exception):
+    """The parallel path does not apply to a stream; says nothing against it."""
+
+
+class _ReadFault(Exception):
+    """Reading the payloads failed: I/O, memory or threads."""
+
+
+class _Payload(NamedTuple):
+    """Where a large `bytes` or `bytearray` object stands in a pickle stream."""
+
+    opcode_offset: int
+    offset: int
+    length_bytes: int
+    is_bytearray: bool
+
+    @property
+    def end(self):
+        return self.offset + self.length_bytes
+
+
+class _Part(NamedTuple):
+    """Consecutive bytes of one payload that one read brings."""
+
+    payload_index: int
+    start: int
+    file_offset: int
+    length_bytes: int
+
+
+def _resolve_num_workers(num_workers):
+    """The number of reading threads that a `num_workers` argument asks for.
+
+    Args:
+        num_workers (int|None): None, 0 and 1 mean a serial load.
+
+    Returns:
+        int: 1 for a serial load, else the most threads to read with.
+
+    Raises:
+        TypeError: it is neither None nor an integer; bool is not taken for one.
+        ValueError: it is negative.
+    """
+    if num_workers is None:
+        return 1
+    try:
+        if isinstance(num_workers, bool):
+            raise TypeError('a bool is not a count')
+        count = operator.index(num_workers)
+    except TypeError as error:
+        raise TypeError(
+            'The type of `num_workers` is expected to be int or None, '
+            f'but received {type(num_workers).__name__}: {num_workers!r}.'
+        ) from error
+    if count < 0:
+        raise ValueError(
+            '`num_workers` is expected to be None or at least 0, '
+            f'but received {count}.'
+        )
+    return max(count, 1)
+
+
+# ---- index: where the payloads are
+
+
+@functools.cache
+def _opcode_table():
+    """For each opcode byte: (fixed bytes after it, bytes of a length, lines).
+
+    None stands for what the index must not walk over: no opcode, STOP, PROTO
+    (a second pickle follows the first), and buffers from outside the stream.
+    """
+    import pickletools  # costs 5 ms; the serial load does without it
+
+    length_prefix_bytes = {
+        pickletools.TAKEN_FROM_ARGUMENT1: 1,
+        pickletools.TAKEN_FROM_ARGUMENT4: 4,
+        pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+        pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+    }
+    table = [None] * 256
+    for opcode in pickletools.opcodes:
+        if opcode.name in ('STOP', 'PROTO', 'NEXT_BUFFER', 'READONLY_BUFFER'):
+            continue
+        argument = opcode.arg
+        if argument is None:
+            entry = (0, 0, 0)
+        elif opcode.name == 'FRAME':
+            entry = (0, 8, 0)
+        elif argument.n == pickletools.UP_TO_NEWLINE:
+            entry = (0, 0, 2 if argument.name.endswith('_pair') else 1)
+        elif argument.n in length_prefix_bytes:
+            entry = (0, length_prefix_bytes[argument.n], 0)
+        else:
+            entry = (argument.n, 0, 0)
+        table[ord(opcode.code)] = entry
+    return table
+
+
+def _index_payloads(
+    read_at,
+    file_bytes,
+    min_payload_bytes=_MIN_PAYLOAD_BYTES,
+    max_gap_opcodes=None,
+):
+    """Find the large payloads of the pickle stream that starts at offset 0.
+
+    Frames are stepped over by their length, opcodes outside frames by the
+    size of their argument; nothing is interpreted. Where the walk meets what
+    it does not know it ends, and what it found so far is the index. The index
+    is a guess about a damaged or hostile stream, which `_PayloadStream` tests.
+
+    Args:
+        read_at (callable): (offset, length) -> the bytes there, fewer only at
+            the end of the file.
+        file_bytes (int): Size of the file.
+        min_payload_bytes (int): Smaller payloads are left out.
+        max_gap_opcodes (int|None): End after so many opcodes in a row that
+            are neither frame nor payload. None: never.
+
+    Returns:
+        list[_Payload]: In file order.
+
+    Raises:
+        _StreamUnsuited: a length reaches beyond the end of the file.
+    """
+    table = _opcode_table()
+    payloads = []
+    window, window_offset = read_at(0, _WINDOW_BYTES), 0
+    offset = 2 if window[:1] == b'\x80' else 0
+    gap_opcodes = 0
+    while offset < file_bytes:
+        at = offset - window_offset
+        if at + 9 > len(window):  # an opcode and the longest length there is
+            window, window_offset, at = (
+                read_at(offset, _WINDOW_BYTES),
+                offset,
+                0,
+            )
+            if not window:
+                break
+        code = window[at]
+        entry = table[code]
+        if entry is None:
+            break
+        fixed_bytes, prefix_bytes, lines = entry
+        end = offset + 1 + fixed_bytes
+        if prefix_bytes:
+            start = at + 1 + prefix_bytes
+            length = int.from_bytes(window[at + 1 : start], 'little')
+            end = offset + 1 + prefix_bytes + length
+            if start > len(window) or end > file_bytes:
+                raise _StreamUnsuited(
+                    f'the opcode {code:#04x} at offset {offset} is expected '
+                    f'to end within the {file_bytes} bytes of the file, '
+                    f'but its argument of {length} bytes reaches to {end}'
+                )
+            if length >= min_payload_bytes and code in _PAYLOAD_OPCODES:
+                payloads.append(
+                    _Payload(
+                        offset,
+                        end - length,
+                        length,
+                        code == _BYTEARRAY8,
+                    )
+                )
+                gap_opcodes = -1
+            elif code == _FRAME:
+                gap_opcodes = -1
+        elif lines:
+            end = _after_lines(read_at, offset + 1, lines)
+            if end is None:
+                break
+        gap_opcodes += 1
+        if max_gap_opcodes is not None and gap_opcodes > max_gap_opcodes:
+            break
+        offset = end
+    return payloads
+
+
+def _after_lines(read_at, offset, lines):
+    """The offset behind so many lines, or None where they do not end soon."""
+    text = read_at(offset, _WINDOW_BYTES)
+    at = 0
+    for _ in range(lines):
+        at = text.find(b'\n', at) + 1
+        if not at:
+            return None
+    return offset + at
+
+
+# ---- the stream that the unpickler sees
+
+
+class _PayloadStream:
+    """A file for `pickle.Unpickler` in which payloads are out of band.
+
+    It reads as the file does, except that each planned payload, from its
+    opcode to its last byte, reads as the one opcode NEXT_BUFFER of PEP 574.
+
+    The unpickler takes this stream's bytes once and in order. A planned
+    payload is given out only if a read of exactly one byte stood at its
+    opcode and NEXT_BUFFER was executed before anything else was read; no read
+    may cross such a place. That read is made either for an opcode, which is
+    then the NEXT_BUFFER executed, or for an argument, after which the
+    unpickler, having nothing buffered, must read again and is refused. So
+    each replaced opcode was executed as an opcode where the plan had it, and
+    the parse is that of the original file, byte for byte, whatever the frames
+    claim. Unplanned payloads are read from the file like everything else.
+
+    Args:
+        read_at (callable): (offset, length) -> the bytes there, fewer only at
+            the end of the file.
+        file_bytes (int): Size of the file.
+        payloads (list[_Payload]): The plan, in file order.
+    """
+
+    def __init__(self, read_at, file_bytes, payloads):
+        self._read_at = read_at
+        self._file_bytes = file_bytes
+        self._plan = iter(payloads)
+        self._offset = 0
+        self._window, self._window_offset = b'', 0
+        self._advance()
+
+    def _advance(self):
+        self._at_opcode = False
+        self._planned = next(self._plan, None)
+        self._limit = (
+            sys.maxsize
+            if self._planned is None
+            else self._planned.opcode_offset
+        )
+
+    def read(self, length):
+        offset = self._offset
+        if length > self._limit - offset:
+            return self._read_planned_opcode(length)
+        start = offset - self._window_offset
+        data = self._window[start : start + length]
+        if len(data) < length:
+            data = self._fetch(length)
+        self._offset = offset + len(data)
+        return data
+
+    def readinto(self, buffer):
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readline(self):
+        length = _WINDOW_BYTES
+        while True:
+            longest = min(self._limit, self._file_bytes) - self._offset
+            line = self._fetch(min(length, longest))
+            end = line.find(b'\n') + 1
+            if end:
+                self._offset += end
+                return line[:end]
+            if length >= longest:
+                if self._planned is not None:
+                    raise self._unplanned('a line')
+                self._offset += len(line)
+                return line
+            length *= 2
+
+    def next_payload(self):
+        """The payload whose NEXT_BUFFER the unpickler is executing."""
+        if not self._at_opcode:
+            raise self._unplanned('an opcode NEXT_BUFFER')
+        payload = self._planned
+        self._offset = payload.end
+        self._advance()
+        return payload
+
+    def _fetch(self, length):
+        longest = min(self._limit, self._file_bytes) - self._offset
+        wanted = min(max(length, _WINDOW_BYTES), longest)
+        window = self._read_at(self._offset, wanted) if wanted > 0 else b''
+        if length > _WINDOW_BYTES:  # a frame: nothing is read twice
+            return window
+        self._window, self._window_offset = window, self._offset
+        return window[:length]
+
+    def _read_planned_opcode(self, length):
+        if length == 1 and not self._at_opcode:
+            self._at_opcode = True
+            return bytes((_NEXT_BUFFER,))
+        raise self._unplanned(f'a read of {length} bytes')
+
+    def _unplanned(self, what):
+        return _StreamUnsuited(
+            f'the next payload is expected at offset {self._limit}, '
+            f'but the unpickler met {what} at offset {self._offset}'
+        )
+
+
+# ---- plan: who reads what
+
+
+def _plan_pieces(payloads, piece_bytes):
+    """Cut payloads into reads of about one size, in file order.
+
+    Args:
+        payloads (list[_Payload]): In file order.
+        piece_bytes (int): The most payload bytes of one read.
+
+    Returns:
+        tuple[list[list[_Part]], list[int]]: The parts of each read, and for
+        each payload the index of the last read that brings bytes of it.
+    """
+    pieces, last_pieces = [], []
+    parts, room = [], 0
+    for index, payload in enumerate(payloads):
+        start = 0
+        while start < payload.length_bytes:
+            offset = payload.offset + start
+            if (
+                not room
+                or 2 * len(parts) + 2 > _MAX_VIEWS
+                or offset - parts[-1].file_offset - parts[-1].length_bytes
+                > _MAX_GAP_BYTES
+            ):
+                parts, room = [], piece_bytes
+                pieces.append(parts)
+            length = min(room, payload.length_bytes - start)
+            parts.append(_Part(index, start, offset, length))
+            start += length
+            room -= length
+        last_pieces.append(len(pieces) - 1)
+    return pieces, last_pieces
+
+
+def _piece_bytes(payloads, num_workers):
+    """Share few bytes evenly between the workers, many in fixed pieces."""
+    total_bytes = sum(payload.length_bytes for payload in payloads)
+    share_bytes = -(-total_bytes // num_workers)
+    return max(_MIN_PIECE_BYTES, min(_PIECE_BYTES, share_bytes))
+
+
+# ---- read: into objects that nobody has seen yet
+
+
+class _Target(NamedTuple):
+    """An object being filled; whoever holds this keeps the memory alive."""
+
+    value: object
+    address: int
+
+
+@functools.cache
+def _python_api():
+    """CPython's way to make a bytes object first and fill it afterwards.
+
+    `PyBytes_FromStringAndSize(NULL, n)` is documented for exactly that; a
+    prototype of our own leaves the functions of `ctypes.pythonapi` as others
+    may have set them.
+    """
+    size, address = ctypes.c_ssize_t, ctypes.c_void_p
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, address, size)
+    located = ctypes.PYFUNCTYPE(address, ctypes.py_object)
+    viewed = ctypes.PYFUNCTYPE(ctypes.py_object, address, size, ctypes.c_int)
+    api = ctypes.pythonapi
+    return {
+        'bytes': (
+            made(('PyBytes_FromStringAndSize', api)),
+            located(('PyBytes_AsString', api)),
+        ),
+        'bytearray': (
+            made(('PyByteArray_FromStringAndSize', api)),
+            located(('PyByteArray_AsString', api)),
+        ),
+        'view': viewed(('PyMemoryView_FromMemory', api)),
+    }
+
+
+@functools.cache
+def _madvise():
+    """The C library's madvise(2), or None where huge pages are not advised."""
+    if not hasattr(mmap, 'MADV_HUGEPAGE'):
+        return None
+    try:
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function
+
+
+def _new_target(payload):
+    """An empty object for a payload, on huge pages if the kernel has some.
+
+    The first touch of fresh 4 KiB pages costs more than copying into them.
+    Whole pages around the object are advised, not only the huge pages within,
+    so that neighbouring mappings stay alike and the kernel can merge them.
+    """
+    kind = 'bytearray' if payload.is_bytearray else 'bytes'
+    make, locate = _python_api()[kind]
+    value = make(None, payload.length_bytes)
+    address = locate(value)
+    madvise = _madvise()
+    if madvise is not None and payload.length_bytes >= _HUGE_PAGE_BYTES:
+        first = address & -mmap.PAGESIZE
+        madvise(
+            first,
+            address + payload.length_bytes - first,
+            mmap.MADV_HUGEPAGE,
+        )
+    return _Target(value, address)
+
+
+def _read_piece(fd, parts, targets):
+    """Read one piece of the plan, however many system calls it takes."""
+    view_of = _python_api()['view']
+    writable = 0x200  # PyBUF_WRITE
+    first = parts[0].file_offset
+    views, end = [], first
+    scratch = memoryview(bytearray(_MAX_GAP_BYTES))
+    for part in parts:
+        if part.file_offset > end:
+            views.append(scratch[: part.file_offset - end])
+        address = targets[part.payload_index].address + part.start
+        views.append(view_of(address, part.length_bytes, writable))
+        end = part.file_offset + part.length_bytes
+    offset = first
+    while views:
+        count = os.preadv(fd, views, offset)
+        if not count:
+            raise EOFError(
+                f'expected {end - offset} bytes at offset {offset}, '
+                'but the file ends there'
+            )
+        offset += count
+        while count:
+            taken = min(count, len(views[0]))
+            count -= taken
+            if taken == len(views[0]):
+                del views[0]
+            else:
+                views[0] = views[0][taken:]
+
+
+class _ParallelPayloads:
+    """Payloads in the order of the plan, each given out when it is complete.
+
+    Reading starts at once and goes on while the unpickler works. On leaving
+    the context no worker runs any more, whatever happened and however often
+    Ctrl-C was pressed.
+    """
+
+    def __init__(self, fd, payloads, num_workers):
+        pieces, self._last_pieces = _plan_pieces(
+            payloads, _piece_bytes(payloads, num_workers)
+        )
+        try:
+            self._targets = [_new_target(payload) for payload in payloads]
+        except MemoryError as error:
+            raise _ReadFault(
+                'no memory for payloads of '
+                f'{sum(payload.length_bytes for payload in payloads)} bytes'
+            ) from error
+        self._fd, self._pieces = fd, pieces
+        self._reads = []
+        self._taken = self._waited = 0
+        self._pool = ThreadPoolExecutor(
+            min(num_workers, len(pieces)), thread_name_prefix='paddle-load'
+        )
+
+    def __enter__(self):
+        try:
+            for parts in self._pieces:
+                self._reads.append(
+                    self._pool.submit(
+                        _read_piece, self._fd, parts, self._targets
+                    )
+                )
+        except BaseException as error:
+            self._drain()
+            if isinstance(error, RuntimeError):
+                raise _ReadFault(f'no thread to read with: {error}') from error
+            raise
+        return self
+
+    def __exit__(self, *exc_info):
+        self._drain()
+
+    def take(self):
+        """The next payload's object, once all of it has arrived."""
+        index = self._taken
+        while self._waited <= self._last_pieces[index]:
+            try:
+                self._reads[self._waited].result()
+            except Exception as error:
+                raise _ReadFault(f'{type(error).__name__}: {error}') from error
+            self._reads[self._waited] = None
+            self._waited += 1
+        self._taken += 1
+        value = self._targets[index].value
+        self._targets[index] = None
+        return value
+
+    def _drain(self):
+        """Cancel what is queued, wait for what is in flight."""
+        interrupt = None
+        while True:
+            try:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        # Futures hold errors, whose frames hold this: a cycle with the payloads.
+        self._reads.clear()
+        self._targets.clear()
+        if interrupt is not None:
+            raise interrupt
+
+
+# ---- assemble
+
+
+def _load_pickle(serial_load, path, f, num_workers):
+    """Unpickle an open file, its payloads read in parallel where that pays.
+
+    The serial load is the definition of right. Whatever goes wrong beside it
+    ends in it: it then gives the value, or the error.
+
+    Args:
+        serial_load (callable): What loads the file serially, called as
+            `serial_load(f, encoding='latin1')`.
+        path (str|BytesIO): What the caller of `paddle.load` gave. Only a path
+            is read in parallel; a file object may be more than its descriptor.
+        f (BinaryIO): The open file, at its start.
+        num_workers (int): The most threads to read with; 1 is serial.
+
+    Returns:
+        object: What the stream holds.
+    """
+    if num_workers <= 1 or not isinstance(path, str):
+        return serial_load(f, encoding='latin1')
+    failure = None
+    try:
+        return _load_pickle_in_parallel(serial_load, f, num_workers)
+    except _StreamUnsuited as reason:
+        _logger.debug(f'{path} is loaded serially: {reason}.')
+    except _ReadFault as fault:
+        _logger.warning(
+            f'{path} could not be read with num_workers={num_workers} '
+            f'({fault}); it is loaded serially.'
+        )
+    except Exception as error:
+        # Kept as text: the error's frames hold the payloads.
+        failure = f'{type(error).__name__}: {error}'
+    f.seek(0)
+    value = serial_load(f, encoding='latin1')
+    if failure is not None:
+        _logger.warning(
+            f'{path} failed to load with num_workers={num_workers} '
+            f'({failure}) and was loaded serially.'
+        )
+    return value
+
+
+def _load_pickle_in_parallel(serial_load, f, num_workers):
+    unpickler_class = _unpickler_behind(serial_load)
+    fd = f.fileno()
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise _StreamUnsuited('it is not a regular file')
+    read_at = functools.partial(_read_at, fd)
+    if read_at(0, 2) not in (b'\x80\x04', b'\x80\x05'):
+        raise _StreamUnsuited('it is not a pickle of protocol 4 or 5')
+    payloads = _index_payloads(
+        read_at, status.st_size, max_gap_opcodes=_MAX_GAP_OPCODES
+    )
+    total_bytes = sum(payload.length_bytes for payload in payloads)
+    if total_bytes < _MIN_PARALLEL_BYTES:
+        raise _StreamUnsuited(f'its payloads hold only {total_bytes} bytes')
+    stream = _PayloadStream(read_at, status.st_size, payloads)
+    with _ParallelPayloads(fd, payloads, num_workers) as reader:
+
+        def buffers():
+            while True:
+                stream.next_payload()
+                yield reader.take()
+
+        return unpickler_class(
+            stream, encoding='latin1', buffers=buffers()
+        ).load()
+
+
+def _unpickler_behind(serial_load):
+    """The class that the serial load unpickles with, a restricted one too."""
+    if sys.implementation.name != 'cpython' or not hasattr(os, 'preadv'):
+        raise _StreamUnsuited('this platform has no parallel path')
+    if serial_load is pickle.load:
+        return pickle.Unpickler
+    module = sys.modules.get(getattr(serial_load, '__module__', None))
+    try:
+        return module.RestrictedUnpickler
+    except AttributeError:
+        raise _StreamUnsuited(
+            f'the unpickler of {serial_load!r} is not known'
+        ) from None
+
+
+def _read_at(fd, offset, length):
+    """Bytes of a file, fewer than asked for only at its end."""
+    data = os.pread(fd, length, offset)
+    if not data or len(data) == length:
+        return data
+    chunks = [data]
+    while data and (rest := length - sum(map(len, chunks))):
+        data = os.pread(fd, rest, offset + length - rest)
+        chunks.append(data)
+    return b''.join(chunks)
