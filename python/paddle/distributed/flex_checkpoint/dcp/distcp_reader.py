@@ -1,0 +1,282 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Find the shapes of the tensors in a ``.distcp`` file without their bytes.
+
+``.distcp`` files are pickles of ``{key: ndarray}``. Large payloads lie outside
+the frames of the stream: they are indexed, replaced by an opcode for a buffer
+from outside, and a placeholder of the payload's length is given out for each.
+The rest, about 130 bytes per tensor, goes through an unpickler that knows a
+handful of names, each bound to a stand-in of this module. The stream is
+walked to its STOP, so a file that was not written to its end does not pass.
+
+Nothing that a file names is imported or called. Memory is bounded by the
+small part of the file (protocol 2: all of it, for there payloads are text).
+
+Not here: whether the shapes are the wanted ones is ``fast_resumable``'s part.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import pickle
+
+from paddle.framework.io_utils import (
+    _index_payloads,
+    _PayloadStream,
+    _read_at,
+)
+
+# The dtypes that Tensor.numpy() gives (bfloat16 travels as u2, float8 as i1 or
+# u1); anything else in a .distcp file is no tensor.
+_ITEM_BYTES = {
+    'b1': 1,
+    **{f'{kind}{size}': size for kind in 'iu' for size in (1, 2, 4, 8)},
+    **{f'f{size}': size for size in (2, 4, 8)},
+    **{f'c{size}': size for size in (8, 16)},
+}
+
+# The most that numpy allows (NPY_MAXDIMS of numpy 2).
+_MAX_DIMS = 64
+
+# What is read behind each payload while indexing. The opcodes up to the next
+# one take 80 to 150 bytes and a key; longer ones cost one read more.
+_GAP_BYTES = 256
+
+_NAME_TABLE_KEY = 'StructuredToParameterName@@'
+
+
+class DistcpFormatError(ValueError):
+    """A file is not a complete pickle of a flat dict of plain tensors."""
+
+
+class _Blob:
+    """Stands for bytes of which only the number is known."""
+
+    __slots__ = ('length_bytes',)
+
+    def __init__(self, length_bytes):
+        self.length_bytes = length_bytes
+
+
+class _Dtype:
+    """Stands for a numpy dtype; `item_bytes` is None if it is no plain one."""
+
+    __slots__ = ('code', 'item_bytes')
+
+    def __init__(self, code, *_):
+        self.code = code
+        self.item_bytes = _ITEM_BYTES.get(code)
+
+    def __setstate__(self, state):
+        _, byte_order, subdtype, names, fields, *_ = state
+        if byte_order not in ('<', '|') or (subdtype, names, fields) != (
+            None,
+            None,
+            None,
+        ):
+            self.item_bytes = None
+
+
+class _Array:
+    """Stands for an ndarray. Not checked before its key is known."""
+
+    __slots__ = ('shape', 'dtype', 'data')
+
+    def __init__(self, shape=None, dtype=None, data=None):
+        self.shape, self.dtype, self.data = shape, dtype, data
+
+    def __setstate__(self, state):
+        _, self.shape, self.dtype, _, self.data = state
+
+
+def _reconstruct(*_):
+    return _Array()
+
+
+def _frombuffer(data, dtype, shape, order, axes=None):
+    if order == 'K' and axes is not None:
+        # The shape is the one before the axes are permuted.
+        if sorted(axes) != list(range(len(shape))):
+            raise ValueError(f'expected a permutation, but received {axes}')
+        return _Array(tuple(shape[axis] for axis in axes), dtype, data)
+    return _Array(shape, dtype, data)
+
+
+def _encode(text, encoding):
+    """Protocol 2 has no bytes; they are text, to be encoded on loading."""
+    if encoding not in ('latin1', 'latin-1'):
+        raise ValueError(f'expected latin1, but received {encoding!r}')
+    return _Blob(len(text.encode('latin-1')))
+
+
+def _empty_bytes():
+    return _Blob(0)
+
+
+# Modules of numpy 2 and of numpy 1; `ndarray` is only passed around.
+_STAND_INS = {
+    ('numpy', 'ndarray'): None,
+    ('numpy', 'dtype'): _Dtype,
+    ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
+    ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
+    ('numpy._core.numeric', '_frombuffer'): _frombuffer,
+    ('numpy.core.numeric', '_frombuffer'): _frombuffer,
+    ('_codecs', 'encode'): _encode,
+    ('__builtin__', 'bytes'): _empty_bytes,
+}
+
+
+class _ShapeUnpickler(pickle.Unpickler):
+    """Imports nothing; knows numpy arrays and dicts of them."""
+
+    def find_class(self, module, name):
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                'expected nothing but numpy arrays, '
+                f'but received {module}.{name}'
+            ) from None
+
+
+class _ScannedFile:
+    """Bytes of an open file at any offset, counted.
+
+    What was read behind each payload for the index is kept: the unpickler
+    asks for the same bytes next.
+    """
+
+    def __init__(self, fd):
+        self._read_at = functools.partial(_read_at, fd)
+        self.file_bytes = os.fstat(fd).st_size
+        self.bytes_read = 0
+        self._gaps = {}
+
+    def read_gap(self, offset, length):
+        gap = self._gaps[offset] = self._read(offset, min(length, _GAP_BYTES))
+        return gap
+
+    def read_at(self, offset, length):
+        gap = self._gaps.pop(offset, b'')
+        if length <= len(gap):
+            return gap[:length]
+        return gap + self._read(offset + len(gap), length - len(gap))
+
+    def _read(self, offset, length):
+        data = self._read_at(offset, length)
+        self.bytes_read += len(data)
+        return data
+
+
+def _tensor_shape(array):
+    """The shape of an array whose payload has the length that it implies."""
+    if not isinstance(array, _Array):
+        raise ValueError(
+            f'expected an array, but received {type(array).__name__}'
+        )
+    shape, dtype, data = array.shape, array.dtype, array.data
+    if not isinstance(dtype, _Dtype) or dtype.item_bytes is None:
+        raise ValueError(
+            'expected the dtype of a tensor, '
+            f'but received {str(getattr(dtype, "code", None))[:16]}'
+        )
+    if (
+        type(shape) is not tuple
+        or len(shape) > _MAX_DIMS
+        or not all(type(dim) is int and dim >= 0 for dim in shape)
+    ):
+        raise ValueError(f'expected a shape of at most {_MAX_DIMS} sizes')
+    if isinstance(data, _Blob):
+        found_bytes = data.length_bytes
+    elif isinstance(data, (bytes, bytearray)):
+        found_bytes = len(data)
+    else:
+        raise ValueError(
+            f'expected bytes of a payload, but received {type(data).__name__}'
+        )
+    expected_bytes = math.prod(shape) * dtype.item_bytes
+    if found_bytes != expected_bytes:
+        raise ValueError(
+            f'expected {expected_bytes} bytes for shape {shape} of '
+            f'{dtype.code}, but received {found_bytes}'
+        )
+    return shape
+
+
+def _walk(file):
+    """Unpickle a file into stand-ins, up to its very end."""
+    payloads = _index_payloads(file.read_gap, file.file_bytes)
+    stream = _PayloadStream(file.read_at, file.file_bytes, payloads)
+
+    def blobs():
+        while True:
+            yield _Blob(stream.next_payload().length_bytes)
+
+    value = _ShapeUnpickler(stream, encoding='latin1', buffers=blobs()).load()
+    if stream.read(1) or file.read_at(file.file_bytes - 1, 1) != pickle.STOP:
+        raise ValueError('expected the file to end with STOP')
+    return value
+
+
+def _scan(path):
+    """The shapes, and how many bytes were read to find them."""
+    with open(path, 'rb', buffering=0) as f:
+        file = _ScannedFile(f.fileno())
+        try:
+            tensors = _walk(file)
+        except OSError:
+            raise
+        except Exception as error:  # damaged pickles raise errors of any class
+            raise DistcpFormatError(
+                f'{path}: expected a complete pickle of tensors, '
+                f'but received {type(error).__name__}: {error}'
+            ) from error
+    if type(tensors) is not dict:
+        raise DistcpFormatError(
+            f'{path}: expected a dict, but received {type(tensors).__name__}'
+        )
+    shapes = {}
+    for key, array in tensors.items():
+        if key == _NAME_TABLE_KEY:
+            continue
+        if type(key) is not str:
+            raise DistcpFormatError(
+                f'{path}: expected keys of type str, '
+                f'but received {type(key).__name__}'
+            )
+        try:
+            shapes[key] = _tensor_shape(array)
+        except ValueError as error:
+            raise DistcpFormatError(f'{path}: {key!r}: {error}') from error
+    return shapes, file.bytes_read
+
+
+def scan_tensor_shapes(path: str) -> dict[str, tuple[int, ...]]:
+    """
+    Find the shape of every tensor in a ``.distcp`` file without reading the
+    tensors; those under 64 KiB, which share frames with the rest, are read.
+
+    Args:
+        path(str): The file, e.g. ``./checkpoint/0_0.distcp``.
+
+    Returns:
+        dict[str, tuple[int, ...]]: The shape of each key, in file order.
+
+    Raises:
+        OSError: If the file cannot be read.
+        DistcpFormatError: If the file is not a complete pickle of a flat dict of plain tensors, or a payload has not the length that shape and dtype imply; a ValueError.
+    """
+    return _scan(path)[0]

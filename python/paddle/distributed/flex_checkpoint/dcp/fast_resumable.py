@@ -1,0 +1,303 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Decide quickly whether every rank can restore from its own ``.distcp``.
+
+The stock check unpickles the whole metadata file and indexes every entry of
+every rank to learn one boolean. Where all tensors of a checkpoint are stored
+whole, the head of the metadata and the shapes in the rank's own file tell the
+same: the state dict must want what the metadata describes, and the file must
+hold it. Everything else is declined (None), and the stock check decides.
+
+The answer is never more permissive than the stock check's, which also asks
+that the metadata ascribe each tensor to this rank's file. A file may hold
+more than that, e.g. one that a save in the same directory replaced later.
+Where the metadata fits in what was read, that is looked up, entry by entry.
+In a larger one it is inferred from its first entries: it was saved with
+replicas (or one process alone has to restore it), and names this file.
+
+Not here: loading, and the metadata manager (``load_state_dict``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import paddle
+from paddle.distributed.fleet.utils.log_util import logger
+
+from .distcp_reader import _scan
+from .metadata import LocalTensorMetadata
+from .metadata_reader import _read_metadata_head
+from .utils import extract_tensor_metadata
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+    from paddle.distributed.collective import Group
+
+    from .sharded_weight import ShardedWeight
+
+_DATA_FILE_NAME = re.compile(rb'[\x8cX](?:.|.\0\0\0)(\d+_\d+\.distcp)', re.S)
+
+
+class _Verdict(NamedTuple):
+    """What one rank finds out alone; `answer` is None where it declines."""
+
+    answer: bool | None
+    reason: str
+
+
+class _Declined(Exception):
+    """The fast check does not apply; the message says why."""
+
+
+def is_unsharded_state_dict_metadata(
+    state_dict_metadata: dict[str, list[LocalTensorMetadata]],
+) -> bool:
+    """
+    Whether every tensor of a checkpoint is stored whole: it has one shard,
+    which is not flattened and has no offset and the global shape.
+
+    Args:
+        state_dict_metadata(dict[str, list[LocalTensorMetadata]]): The shards of each key, as ``load_state_dict_metadata`` returns them.
+
+    Returns:
+        bool: True if none is split; True for an empty dict. False also where a shard does not say, e.g. has no global shape.
+    """
+    return _first_split_key(state_dict_metadata) is None
+
+
+def _first_split_key(state_dict_metadata):
+    for key, shards in state_dict_metadata.items():
+        if not (
+            isinstance(shards, list)
+            and len(shards) == 1
+            and _is_whole(shards[0])
+        ):
+            return key
+    return None
+
+
+def _is_whole(shard):
+    # A shard that an older release pickled may lack a field altogether.
+    shape = getattr(shard, 'local_shape', None)
+    return (
+        isinstance(shard, LocalTensorMetadata)
+        and isinstance(shape, tuple)
+        and shard.global_shape == shape
+        and getattr(shard, 'global_offset', None) == (0,) * len(shape)
+        and shard.is_flattened is False
+        and shard.flattened_range is None
+    )
+
+
+def _wanted_tensors(state_dict):
+    """What this rank has to restore; nothing for uninitialized tensors."""
+    wanted = {}
+    for key, value in state_dict.items():
+        try:
+            _, shard = extract_tensor_metadata(value)
+        except Exception as error:  # the stock check then fails on it in turn
+            raise _Declined(
+                f'{key!r} has no local tensor: {type(error).__name__}: {error}'
+            ) from error
+        if shard is not None:
+            wanted[key] = shard
+    return wanted
+
+
+def _mismatch(shard, stored_shards, file_shape):
+    """Why a tensor cannot be restored from the rank's own file, else None."""
+    if stored_shards is None:
+        return 'it is missing in the metadata'
+    stored = stored_shards[0]
+    if shard.is_flattened is not False or shard.flattened_range is not None:
+        return (
+            f'expected a flattened tensor, range {shard.flattened_range}, '
+            'but it is stored whole'
+        )
+    if shard.local_shape != stored.local_shape:
+        return (
+            f'expected shape {shard.local_shape}, '
+            f'but the metadata has {stored.local_shape}'
+        )
+    if shard.global_offset != stored.global_offset:
+        return (
+            f'expected offset {shard.global_offset}, '
+            f'but it is stored at {stored.global_offset}'
+        )
+    if file_shape is None:
+        return 'it is missing in the file'
+    if file_shape != shard.local_shape:
+        return (
+            f'expected shape {shard.local_shape}, but the file has {file_shape}'
+        )
+    return None
+
+
+def _index_fields(key, shard):
+    return (
+        key,
+        shard.global_offset,
+        shard.is_flattened,
+        shard.flattened_range,
+        shard.local_shape,
+    )
+
+
+def _not_ascribed(head, file_name, wanted):
+    """Why a tensor is not this file's according to the whole metadata."""
+    ascribed = {
+        _index_fields(index.tensor_key, index)
+        for index, name in head.storage_metadata.items()
+        if name == file_name
+    }
+    return {
+        key: f'the metadata does not ascribe it to {file_name}'
+        for key, shard in wanted.items()
+        if _index_fields(key, shard) not in ascribed
+    }
+
+
+def _check_first_entries(head, file_name, use_dist):
+    """Decline where the first entries leave it open whose the tensors are."""
+    index = head.first_index
+    if index is None:
+        raise _Declined('the metadata does not go on with its storage part')
+    if index.get('local_shape') is None:
+        raise _Declined('the metadata does not tell the shapes in each file')
+    if use_dist and type(index.get('replica_id')) is not int:
+        raise _Declined('the checkpoint was saved without replicas')
+    names = {match.decode() for match in _DATA_FILE_NAME.findall(head.tail)}
+    if file_name not in names:
+        raise _Declined(f'the first entries do not name {file_name}')
+    if not use_dist and index.get('replica_id') is None and len(names) > 1:
+        raise _Declined('the tensors are spread over several files')
+
+
+def _read_head(metadata_path):
+    try:
+        head = _read_metadata_head(metadata_path)
+    except OSError as error:
+        raise _Declined(f'{metadata_path} cannot be read: {error}') from error
+    if head is None:
+        raise _Declined(f'{metadata_path} cannot be read in part')
+    if head.is_older:
+        raise _Declined(f'{metadata_path} is of an older release')
+    split_key = _first_split_key(head.state_dict_metadata)
+    if split_key is not None:
+        raise _Declined(f'{split_key!r} is not stored whole')
+    return head
+
+
+def _decide(metadata_path, path, state_dict, use_dist):
+    """This rank's verdict, without communication."""
+    started_s = time.perf_counter()
+    head = _read_head(metadata_path)
+    wanted = _wanted_tensors(state_dict)
+    rank = paddle.distributed.get_rank() if use_dist else 0
+    # The one name that a local restore loads, whatever the unique id.
+    file_name = f'{rank}_0.distcp'
+    file_path = os.path.join(path, file_name)
+    if not os.path.isfile(file_path):
+        return _Verdict(False, f'{file_path} is missing or not a file')
+    try:
+        shapes, scanned_bytes = _scan(file_path)
+    except Exception as error:  # another rank must not wait for this one
+        return _Verdict(
+            False,
+            f'{file_path} is unreadable: {type(error).__name__}: {error}',
+        )
+    mismatches = {
+        key: reason
+        for key, shard in wanted.items()
+        if (
+            reason := _mismatch(
+                shard, head.state_dict_metadata.get(key), shapes.get(key)
+            )
+        )
+    }
+    if not mismatches:
+        if head.storage_metadata is not None:
+            mismatches = _not_ascribed(head, file_name, wanted)
+        else:
+            _check_first_entries(head, file_name, use_dist)
+    if mismatches:
+        key, reason = next(iter(mismatches.items()))
+        others = len(mismatches) - 1
+        return _Verdict(
+            False, f'{key!r} of {file_path}: {reason}; {others} others as well'
+        )
+    elapsed_ms = (time.perf_counter() - started_s) * 1e3
+    return _Verdict(
+        True,
+        f'{len(wanted)} tensors; read {head.bytes_read} bytes of '
+        f'{metadata_path} and {scanned_bytes} bytes of {file_path} '
+        f'in {elapsed_ms:.1f} ms',
+    )
+
+
+def check_resumable_locally_fast(
+    metadata_path: str,
+    path: str,
+    state_dict: dict[str, Tensor] | dict[str, ShardedWeight],
+    use_dist: bool,
+    process_group: Group | None = None,
+) -> bool | None:
+    """
+    Decide whether every rank can restore a checkpoint from its own file,
+    ``{rank}_0.distcp``, without loading the whole metadata. The reason for
+    the answer is logged.
+
+    All ranks must call it. If it applies, each rank takes part in one
+    ``all_gather_object`` of a bool; if it declines, in none, and the stock
+    check that has to follow issues the same one.
+
+    Args:
+        metadata_path(str): The metadata file of the checkpoint.
+        path(str): The directory of the checkpoint.
+        state_dict(dict[str, Tensor]|dict[str, ShardedWeight]): What is to be restored. It is not changed.
+        use_dist(bool): Whether more than one rank restores.
+        process_group(Group|None, optional): The ranks that restore. Default is None, all of them.
+
+    Returns:
+        bool|None: Whether all ranks can restore locally. None where the fast check does not apply and the stock check has to decide: a tensor is split, or the metadata cannot be read in part.
+    """
+    try:
+        verdict = _decide(metadata_path, path, state_dict, use_dist)
+    except _Declined as declined:
+        verdict = _Verdict(None, str(declined))
+    except Exception as error:  # the stock check is right for all that is left
+        verdict = _Verdict(None, f'{type(error).__name__}: {error}')
+    if verdict.answer is None:
+        logger.info(
+            f"The fast check of '{path}' does not apply: {verdict.reason}."
+        )
+        return None
+    answers = [verdict.answer]
+    if use_dist:
+        answers = []
+        paddle.distributed.all_gather_object(
+            answers, verdict.answer, process_group
+        )
+    if all(answers):
+        logger.info(f"'{path}' is resumable locally: {verdict.reason}.")
+        return True
+    reason = verdict.reason
+    if verdict.answer:
+        reason = f'{answers.count(False)} other ranks cannot'
+    logger.info(f"'{path}' is not resumable locally: {reason}.")
+    return False

@@ -1,0 +1,331 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Read the head of a checkpoint's ``*.metadata`` file, not all of it.
+
+``Metadata`` is pickled as an object whose state is a dict in field order:
+``state_dict_metadata`` (one entry per key), then ``storage_metadata`` (one
+entry per key and rank, often a hundred times larger), then ``flat_mapping``.
+The file is read frame by frame until the opcode that pushes the next field's
+key; that opcode's first two bytes are overwritten with TUPLE2 and STOP, so
+that the unpickler hands over the last complete field as ``(key, value)``. A
+tensor may bear a field's name, and then the first place is a wrong one: what
+comes out is checked, and the search goes on.
+
+Memory is bounded by the part of the file that is read. Nothing but the three
+metadata classes is looked up, and nothing that a file names is imported.
+
+Not here: which file holds a tensor is only sampled; deciding with what was
+read is ``fast_resumable``'s part.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import re
+from typing import NamedTuple
+
+import paddle
+from paddle.framework.io_utils import _read_at
+
+from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
+
+# Releases up to 3.2 kept the classes in another module, which is gone.
+_OLDER_MODULE = 'paddle.distributed.checkpoint.metadata'
+_MODULES = (Metadata.__module__, _OLDER_MODULE)
+_CLASSES = {
+    (module, cls.__name__): cls
+    for module in _MODULES
+    for cls in (LocalTensorIndex, LocalTensorMetadata, Metadata)
+}
+
+# The fields that may follow `state_dict_metadata`, as SHORT_BINUNICODE writes
+# their names (protocol 4 and later) and as BINUNICODE does (2 and 3).
+_NEXT_FIELD = re.compile(
+    b'|'.join(
+        re.escape(opcode + len(name).to_bytes(size, 'little') + name)
+        for name in (b'storage_metadata', b'flat_mapping')
+        for opcode, size in ((b'\x8c', 1), (b'X', 4))
+    )
+)
+_LONGEST_FIELD_BYTES = len(b'X....storage_metadata')
+_CUT = pickle.TUPLE2 + pickle.STOP
+
+# Each try unpickles the head again, and a file could name the field in every
+# key. A checkpoint has a wrong place per tensor that bears a field's name.
+_MAX_CUTS = 8
+
+# What is read at once from a stream without frames: the size of a frame.
+_CHUNK_BYTES = 64 * 1024
+
+_FRAME_HEADER_BYTES = 9
+
+
+class _MetadataHead(NamedTuple):
+    """What the first part of a metadata file says.
+
+    `storage_metadata` is None unless the part that was read is the whole
+    file; `first_index` is the state of the first entry of the storage, None
+    if that was not reached; `tail` holds the bytes read behind the cut.
+    """
+
+    state_dict_metadata: dict[str, list[LocalTensorMetadata]]
+    storage_metadata: dict[LocalTensorIndex, str] | None
+    first_index: dict | None
+    tail: bytes
+    is_older: bool
+    bytes_read: int
+
+
+class _FirstIndex(Exception):
+    """Carries the state of the first index out of the unpickler."""
+
+
+class _IndexProbe:
+    """Stands for LocalTensorIndex to look at the first one only."""
+
+    def __setstate__(self, state):
+        raise _FirstIndex(state)
+
+
+_PROBE_CLASSES = _CLASSES | {
+    (module, LocalTensorIndex.__name__): _IndexProbe for module in _MODULES
+}
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """Admits the metadata classes, by name, and nothing else."""
+
+    def __init__(self, data, classes=_CLASSES):
+        super().__init__(io.BytesIO(data))
+        self._classes = classes
+        self.is_older = False
+
+    def find_class(self, module, name):
+        found = self._classes.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(
+                f'expected a metadata class, but received {module}.{name}'
+            )
+        self.is_older |= module == _OLDER_MODULE
+        return found
+
+
+class _HeadReader:
+    """The first part of a file, in a buffer that grows by whole frames."""
+
+    def __init__(self, read_at, file_bytes):
+        self._read_at = read_at
+        self._file_bytes = file_bytes
+        self.buffer = bytearray(read_at(0, 2))
+        self._has_frames = self.buffer[:1] == pickle.PROTO and (
+            self.buffer[1:] >= b'\x04'
+        )
+
+    @property
+    def is_whole(self):
+        return len(self.buffer) == self._file_bytes
+
+    def extend(self):
+        """Read one frame more; False if there is none, or not all of it."""
+        length = _CHUNK_BYTES
+        if self._has_frames:
+            header = self._read_at(len(self.buffer), _FRAME_HEADER_BYTES)
+            self._has_frames = header[:1] == pickle.FRAME
+            self.buffer += header
+        if self._has_frames:
+            length = int.from_bytes(header[1:], 'little')
+            if length > self._file_bytes - len(self.buffer):
+                return False
+        data = self._read_at(len(self.buffer), length)
+        self.buffer += data
+        return bool(data)
+
+
+def _find_state_dict_metadata(head):
+    """Read on until the next field's key.
+
+    Returns:
+        tuple|None: (the dict, where the next field's key stands, whether an
+        older module is named), None where the field cannot be cut out.
+    """
+    cuts = searched = 0
+    while head.extend():
+        places = [
+            match.start()
+            for match in _NEXT_FIELD.finditer(head.buffer, searched)
+        ]
+        for place in places:
+            found = _cut_field(head.buffer, place)
+            if found is not None:
+                return found[0], place, found[1]
+            cuts += 1
+            if cuts == _MAX_CUTS:
+                return None
+        searched = max(0, len(head.buffer) - _LONGEST_FIELD_BYTES + 1)
+    return None
+
+
+def _cut_field(buffer, place):
+    """Unpickle as if the stream ended with the field before `place`."""
+    data = bytearray(buffer)
+    data[place : place + len(_CUT)] = _CUT
+    unpickler = _MetadataUnpickler(data)
+    try:
+        key, value = unpickler.load()
+    except Exception:  # bytes that are no pickle raise errors of any class
+        return None
+    if key != 'state_dict_metadata' or not _is_state_dict_metadata(value):
+        return None
+    return value, unpickler.is_older
+
+
+def _is_state_dict_metadata(value):
+    return isinstance(value, dict) and all(
+        isinstance(key, str)
+        and isinstance(shards, list)
+        and all(isinstance(shard, LocalTensorMetadata) for shard in shards)
+        for key, shards in value.items()
+    )
+
+
+def _load_storage_metadata(buffer):
+    """The storage part of a file that was read to its end, else None."""
+    try:
+        metadata = _MetadataUnpickler(buffer).load()
+    except Exception:  # as in _cut_field
+        return None
+    storage = getattr(metadata, 'storage_metadata', None)
+    return storage if isinstance(storage, dict) else None
+
+
+def _probe_first_index(buffer):
+    """The state of the first LocalTensorIndex, None if it is not there."""
+    try:
+        _MetadataUnpickler(buffer, _PROBE_CLASSES).load()
+    except _FirstIndex as found:
+        state = found.args[0]
+        return state if isinstance(state, dict) else None
+    except Exception:  # as in _cut_field; the buffer ends amid the stream
+        return None
+    return None
+
+
+def _open_head(fd):
+    """A reader of the head, None for a file that has no proper end."""
+    file_bytes = os.fstat(fd).st_size
+    read_at = functools.partial(_read_at, fd)
+    # An object that was pickled to the end closes with BUILD and STOP.
+    if read_at(max(0, file_bytes - 2), 2) != pickle.BUILD + pickle.STOP:
+        return None
+    return _HeadReader(read_at, file_bytes)
+
+
+def _read_metadata_head(path):
+    """Read a metadata file to one frame past the end of its first field.
+
+    Args:
+        path (str): The metadata file.
+
+    Returns:
+        _MetadataHead|None: None where the first field cannot be cut out.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, 'rb', buffering=0) as f:
+        head = _open_head(f.fileno())
+        found = head and _find_state_dict_metadata(head)
+        if not found:
+            return None
+        state_dict_metadata, place, is_older = found
+        head.extend()
+    storage = first_index = None
+    if head.is_whole:
+        storage = _load_storage_metadata(head.buffer)
+    else:
+        first_index = _probe_first_index(head.buffer)
+    return _MetadataHead(
+        state_dict_metadata,
+        storage,
+        first_index,
+        bytes(head.buffer[place:]),
+        is_older,
+        len(head.buffer),
+    )
+
+
+def load_state_dict_metadata(
+    path: str, allow_full_load: bool = True
+) -> dict[str, list[LocalTensorMetadata]] | None:
+    """
+    Load the description of every tensor in a distributed checkpoint: shape,
+    offset and dtype of its shards. Of the metadata file only the part that
+    holds it is read, which is a small one if the checkpoint was saved by many
+    ranks.
+
+    Args:
+        path(str): The metadata file, e.g. ``./checkpoint/0.metadata``; not the directory.
+        allow_full_load(bool, optional): Whether to load the whole file with ``paddle.load`` where a part does not do, which may take long and needs the memory for all of it. If False, None is returned then. Default is True.
+
+    Returns:
+        dict[str, list[LocalTensorMetadata]]: The shards of each key. None if ``allow_full_load`` is False and the whole file would have to be loaded.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file does not hold the metadata of a checkpoint.
+
+    Examples:
+        .. code-block:: python
+
+            >>> import os
+            >>> import tempfile
+            >>> import paddle
+            >>> import paddle.distributed as dist
+            >>> with tempfile.TemporaryDirectory() as path:
+            ...     dist.save_state_dict({"w": paddle.ones([4, 8])}, path)
+            ...     shards = dist.load_state_dict_metadata(
+            ...         os.path.join(path, "0.metadata")
+            ...     )
+            >>> print(shards["w"][0].global_shape, shards["w"][0].dtype)
+            (4, 8) float32
+    """
+    with open(path, 'rb', buffering=0) as f:
+        head = _open_head(f.fileno())
+        found = head and _find_state_dict_metadata(head)
+    if found:
+        return found[0]
+    if not allow_full_load:
+        return None
+    try:
+        metadata = paddle.load(path)
+    except OSError:
+        raise
+    except Exception as error:  # paddle.load raises what unpickling raises
+        raise ValueError(
+            f'Expected {path} to hold the Metadata of a checkpoint, but it '
+            f'cannot be loaded: {type(error).__name__}: {error}'
+        ) from error
+    shards = getattr(metadata, 'state_dict_metadata', None)
+    if not isinstance(metadata, Metadata) or not _is_state_dict_metadata(
+        shards
+    ):
+        raise ValueError(
+            f'Expected {path} to hold the Metadata of a checkpoint, but '
+            f'received {type(metadata).__name__} with state_dict_metadata '
+            f'of {type(shards).__name__}.'
+        )
+    return shards
