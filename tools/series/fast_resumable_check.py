@@ -1,0 +1,83 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""load_state_dict(..., fast_resumable_check=True), load_state_dict_metadata."""
+
+from wiring import Tree, patch
+
+DCP = 'distributed/flex_checkpoint/dcp'
+
+
+@patch(
+    kind='permanent',
+    checked='2026-11-29',
+    since='3.3.0',
+    mark=(f'{DCP}/load_state_dict.py', '_resumable_locally'),
+    needs=(f'{DCP}/utils.py', 'check_resumable_locally'),
+)
+def fast_resumable_check(tree: Tree) -> None:
+    """dcp: decide on local restore without the whole metadata"""
+    tree.new(
+        f'{DCP}/metadata_reader.py',
+        why='reads the part of a metadata file that the decision needs',
+    )
+    tree.new(
+        f'{DCP}/distcp_reader.py',
+        why='reads names and shapes from a data file, without its tensors',
+    )
+    tree.new(f'{DCP}/fast_resumable.py', why='the decision')
+
+    dcp = tree.add(
+        f'{DCP}/load_state_dict.py',
+        why='the choice of check needs the metadata manager of this module',
+    )
+    top = dcp.function('load_state_dict')
+    top.add_parameter(
+        'fast_resumable_check: bool = True',
+        why='False is the way back to the stock check',
+    )
+    top.add_doc_args(
+        'fast_resumable_check(bool): Whether to decide on a local restore '
+        'from a part of the metadata and of each rank\'s own file, where '
+        'these tell enough. False always loads the whole metadata. '
+        'Default is True.',
+        why='it is public',
+    )
+    top.replace_statements(
+        [
+            'paddle.load',
+            '_metadata_manager.set_metadata_list',
+            'check_resumable_locally',
+        ],
+        'resumable_locally = _resumable_locally(\n'
+        '    path,\n'
+        '    metadata_files[0],\n'
+        '    state_dict,\n'
+        '    use_dist,\n'
+        '    process_group,\n'
+        '    fast_resumable_check,\n'
+        ')',
+        why='the stock check needs the metadata loaded, the fast one does '
+        'not: the choice comes before both',
+    )
+
+    init = tree.add(
+        'distributed/__init__.py', why='load_state_dict_metadata is public'
+    )
+    init.append_item(
+        '__all__',
+        '"load_state_dict_metadata"',
+        after="'load_state_dict'",
+        why='load_state_dict_metadata is public',
+    )
