@@ -22,9 +22,15 @@ from pathlib import Path
 
 from wiring import Versions
 
+from .fast_resumable_check import fast_resumable_check
 from .load_num_workers import load_num_workers
+from .load_state_dict_num_workers import load_state_dict_num_workers
 
-PATCHES = [load_num_workers]
+PATCHES = [
+    load_num_workers,
+    load_state_dict_num_workers,
+    fast_resumable_check,
+]
 
 VERSIONS_FILE = Path(__file__).with_name('versions.json')
 

@@ -62,7 +62,7 @@ def fast_resumable_check(tree: Tree) -> None:
         ],
         'resumable_locally = _resumable_locally(\n'
         '    path,\n'
-        '    metadata_files[0],\n'
+        '    os.path.join(path, metadata_files[0]),\n'
         '    state_dict,\n'
         '    use_dist,\n'
         '    process_group,\n'

@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[1]
-OVERLAY = TOOLS.parent / 'python'
+OVERLAY = TOOLS.parent / 'python' / 'paddle'
 
 
 def main() -> int:

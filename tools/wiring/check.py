@@ -127,7 +127,7 @@ def check(overlay: Path, patches: Sequence[Patch] | None = None) -> list[str]:
     """Everything that is wrong with the series by itself.
 
     Args:
-        overlay(Path): the directory that holds our `paddle/`.
+        overlay(Path): our parts of `paddle/`, in its layout.
         patches(Sequence[Patch]|None): the patches; None for the series.
 
     Returns:
@@ -137,7 +137,7 @@ def check(overlay: Path, patches: Sequence[Patch] | None = None) -> list[str]:
         import series
 
         patches = series.PATCHES
-    paddle, log = Path(overlay) / 'paddle', _Log()
+    overlay, log = Path(overlay), _Log()
     names = [p.__name__ for p in patches]
     log.problems += [
         f'{name}: more than one patch of this name'
@@ -151,8 +151,8 @@ def check(overlay: Path, patches: Sequence[Patch] | None = None) -> list[str]:
         except (AttributeError, TypeError) as error:
             log.problems.append(f'{patch.__name__}: {error}')
     have = {
-        p.relative_to(paddle).as_posix()
-        for p in paddle.rglob('*.py')
+        p.relative_to(overlay).as_posix()
+        for p in overlay.rglob('*.py')
         if p.is_file()
     }
     log.problems += [
@@ -164,7 +164,7 @@ def check(overlay: Path, patches: Sequence[Patch] | None = None) -> list[str]:
         for name in sorted(have - log.parts)
     ]
     for name in sorted(log.parts & log.edited & have):
-        log.problems += _part_problems(paddle / name, name)
+        log.problems += _part_problems(overlay / name, name)
     return log.problems
 
 

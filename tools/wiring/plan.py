@@ -153,7 +153,7 @@ def plan(
     Args:
         root(Path): the directory that holds `paddle/`: site-packages, or
             `python/` of a source checkout.
-        overlay(Path): the directory that holds our `paddle/`.
+        overlay(Path): our parts of `paddle/`, in its layout.
         patches(Sequence[Patch]|None): the patches; None for the series.
         versions(Versions|None): what was proven; None for the series' own.
 
@@ -178,7 +178,7 @@ def plan(
     texts: dict[str, bytes] = {}
     outcomes: list[Outcome] = []
     for function in patches:
-        outcome = _try(function, paddle, Path(overlay) / 'paddle', texts)
+        outcome = _try(function, paddle, Path(overlay), texts)
         outcomes.append(outcome)
         if isinstance(outcome, Applied):
             texts.update({n: c.after for n, c in outcome.changes.items()})

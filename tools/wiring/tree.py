@@ -77,7 +77,7 @@ class Tree:
 
     Args:
         root(Path): the directory `paddle/` of the tree.
-        overlay(Path): the directory `paddle/` of our parts.
+        overlay(Path): our parts of it, in its layout.
         texts(dict[str, bytes]): files that earlier patches changed.
         mark(tuple[str, str]): see PatchRecord.
     """
