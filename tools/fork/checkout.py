@@ -21,7 +21,8 @@ from pathlib import Path
 
 import wiring
 
-from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError, step
+from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError
+from .link_tree import STAMP_NAME
 
 
 def tree_root(checkout: Path) -> Path:
@@ -41,40 +42,71 @@ def tree_root(checkout: Path) -> Path:
     )
 
 
-def apply(root: Path, overlay: Path, *, check: bool) -> int:
+def apply(root: Path, overlay: Path, *, check: bool, verbose: bool) -> int:
     """Lays the series over the tree in `root`, all or nothing.
 
     Args:
         root(Path): the directory that holds the package.
         overlay(Path): our files.
         check(bool): only tell what would happen.
+        verbose(bool): also list every edit with its reason.
 
     Returns:
         int: EXIT_OK, or EXIT_FAILED when the series does not fit.
+
+    Raises:
+        ForkError: not a source tree, or it could not be written.
     """
+    refuse_installed(root)
     plan = wiring.plan(root, overlay)
-    print(plan.report())
+    print(plan.report(verbose))
     if not plan.ok:
-        step(f'nothing was changed in {root}')
         return EXIT_FAILED
     if check:
-        step(f'only checked: nothing was changed in {root}')
-    else:
-        plan.write()
+        print('only checked, nothing is written')
+        return EXIT_OK
+    try:
+        written = plan.write()
+    except wiring.WriteError as error:
+        raise ForkError(f'{root}: {error}') from error
+    print(f'{len(written)} files written')
     return EXIT_OK
 
 
 def revert(root: Path) -> int:
-    """Restores the bytes from before `apply`."""
-    print(wiring.revert(root))
+    """Restores the bytes from before `apply`.
+
+    Raises:
+        ForkError: nothing to take back, or a file was edited since.
+    """
+    try:
+        restored = wiring.revert(root)
+    except wiring.WriteError as error:
+        raise ForkError(str(error)) from error
+    print(f'{root}: {len(restored)} files restored')
     return EXIT_OK
 
 
 def diff(root: Path, overlay: Path) -> int:
-    """Prints the unified diff; the report only when there is none."""
+    """Prints the unified diff; what there is to say beside it on stderr."""
     plan = wiring.plan(root, overlay)
-    if not plan.ok:
-        print(plan.report(), file=sys.stderr)
-        return EXIT_FAILED
     sys.stdout.write(plan.diff())
-    return EXIT_OK
+    sys.stdout.flush()
+    print(plan.report(), file=sys.stderr)
+    return EXIT_OK if plan.ok else EXIT_FAILED
+
+
+def refuse_installed(root: Path) -> None:
+    """Refuses trees that are generated or that a package manager owns."""
+    if (root / STAMP_NAME).exists():
+        raise ForkError(
+            f'{root}: expected a source tree, but this is a fork tree, which '
+            'has the series already',
+            EXIT_USAGE,
+        )
+    if any(root.glob('paddlepaddle*.dist-info')):
+        raise ForkError(
+            f'{root}: expected a source tree, but this is an installed '
+            'Paddle; `build` makes a tree of links to one instead',
+            EXIT_USAGE,
+        )

@@ -102,7 +102,7 @@ def add_demo(add) -> None:
         run_demo,
         'demo',
         'load a real checkpoint serially and in parallel, and compare',
-        '\nSaves a ResNet-152 with its Adam state (0.7 GB) in a temporary '
+        '\nSaves a Wide ResNet-50-2 with its Adam state (0.8 GB) in a temporary '
         'directory,\nor takes your file; checks that both loads give the '
         'same bytes; prints\nseconds, GB/s, ratio and peak memory.',
     )
@@ -151,6 +151,12 @@ def add_checkout_commands(add) -> None:
         action='store_true',
         help='restore the exact bytes from before',
     )
+    command.add_argument(
+        '-v',
+        '--verbose',
+        action='store_true',
+        help='also list every edit with its reason',
+    )
     command = add(
         run_diff,
         'diff',
@@ -198,7 +204,12 @@ def run_apply(options: argparse.Namespace) -> int:
     root = checkout.tree_root(options.checkout)
     if options.revert:
         return checkout.revert(root)
-    return checkout.apply(root, Project().overlay, check=options.check)
+    return checkout.apply(
+        root,
+        Project().overlay,
+        check=options.check,
+        verbose=options.verbose,
+    )
 
 
 def run_diff(options: argparse.Namespace) -> int:

@@ -37,9 +37,9 @@ PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, bytearray)
 
 
 def save_example(path: Path) -> dict[str, int]:
-    """Saves ResNet-152 and Adam after one real step of training."""
+    """Saves Wide ResNet-50-2 and Adam after one real step of training."""
     paddle.seed(0)
-    model = paddle.vision.models.resnet152()
+    model = paddle.vision.models.wide_resnet50_2()
     adam = paddle.optimizer.Adam(parameters=model.parameters())
     # The smallest images that get through five halvings.
     model(paddle.rand([2, 3, 64, 64])).mean().backward()
