@@ -104,53 +104,17 @@ def _is_whole(shard):
     )
 
 
-def _wanted_tensors(state_dict):
-    """What this rank has to restore; nothing for uninitialized tensors."""
-    wanted = {}
-    for key, value in state_dict.items():
-        try:
-            _, shard = extract_tensor_metadata(value)
-        except Exception as error:  # the stock check then fails on it in turn
-            raise _Declined(
-                f'{key!r} has no local tensor: {type(error).__name__}: {error}'
-            ) from error
-        if shard is not None:
-            wanted[key] = shard
-    return wanted
+class _Place(NamedTuple):
+    """What the stock check compares of a tensor, beside its key."""
+
+    global_offset: tuple[int, ...]
+    is_flattened: bool
+    flattened_range: tuple[int, int] | None
+    local_shape: tuple[int, ...]
 
 
-def _mismatch(shard, stored_shards, file_shape):
-    """Why a tensor cannot be restored from the rank's own file, else None."""
-    if stored_shards is None:
-        return 'it is missing in the metadata'
-    stored = stored_shards[0]
-    if shard.is_flattened is not False or shard.flattened_range is not None:
-        return (
-            f'expected a flattened tensor, range {shard.flattened_range}, '
-            'but it is stored whole'
-        )
-    if shard.local_shape != stored.local_shape:
-        return (
-            f'expected shape {shard.local_shape}, '
-            f'but the metadata has {stored.local_shape}'
-        )
-    if shard.global_offset != stored.global_offset:
-        return (
-            f'expected offset {shard.global_offset}, '
-            f'but it is stored at {stored.global_offset}'
-        )
-    if file_shape is None:
-        return 'it is missing in the file'
-    if file_shape != shard.local_shape:
-        return (
-            f'expected shape {shard.local_shape}, but the file has {file_shape}'
-        )
-    return None
-
-
-def _index_fields(key, shard):
-    return (
-        key,
+def _place_of(shard):
+    return _Place(
         shard.global_offset,
         shard.is_flattened,
         shard.flattened_range,
@@ -158,33 +122,84 @@ def _index_fields(key, shard):
     )
 
 
+def _wanted_place(value):
+    """Where a value of the state dict lies; None if not on this rank."""
+    if isinstance(value, paddle.Tensor) and not value.is_dist():
+        # The frequent case of the general way below, at a quarter of its time.
+        if not value._is_initialized():
+            return None
+        shape = tuple(value.shape)
+        return _Place((0,) * len(shape), False, None, shape)
+    _, shard = extract_tensor_metadata(value)
+    return shard and _place_of(shard)
+
+
+def _wanted_places(state_dict):
+    wanted = {}
+    for key, value in state_dict.items():
+        try:
+            place = _wanted_place(value)
+        except Exception as error:  # the stock check then fails on it in turn
+            raise _Declined(
+                f'{key!r} has no local tensor: {type(error).__name__}: {error}'
+            ) from error
+        if place is not None:
+            wanted[key] = place
+    return wanted
+
+
+def _mismatch(place, stored_shards, file_shape):
+    """Why a tensor cannot be restored from the rank's own file, else None."""
+    if stored_shards is None:
+        return 'it is missing in the metadata'
+    stored = _place_of(stored_shards[0])
+    if place == stored and file_shape == place.local_shape:
+        return None
+    if place.is_flattened or place.flattened_range is not None:
+        return (
+            f'expected a flattened tensor, range {place.flattened_range}, '
+            'but it is stored whole'
+        )
+    if place.local_shape != stored.local_shape:
+        return (
+            f'expected shape {place.local_shape}, '
+            f'but the metadata has {stored.local_shape}'
+        )
+    if place != stored:
+        return (
+            f'expected offset {place.global_offset}, '
+            f'but it is stored at {stored.global_offset}'
+        )
+    if file_shape is None:
+        return 'it is missing in the file'
+    return f'expected shape {place.local_shape}, but the file has {file_shape}'
+
+
 def _not_ascribed(head, file_name, wanted):
     """Why a tensor is not this file's according to the whole metadata."""
     ascribed = {
-        _index_fields(index.tensor_key, index)
+        (index.tensor_key, _place_of(index))
         for index, name in head.storage_metadata.items()
         if name == file_name
     }
     return {
         key: f'the metadata does not ascribe it to {file_name}'
-        for key, shard in wanted.items()
-        if _index_fields(key, shard) not in ascribed
+        for key, place in wanted.items()
+        if (key, place) not in ascribed
     }
 
 
 def _check_first_entries(head, file_name, use_dist):
     """Decline where the first entries leave it open whose the tensors are."""
     index = head.first_index
-    if index is None:
-        raise _Declined('the metadata does not go on with its storage part')
-    if index.get('local_shape') is None:
+    if index.local_shape is None:
         raise _Declined('the metadata does not tell the shapes in each file')
-    if use_dist and type(index.get('replica_id')) is not int:
+    if use_dist and type(index.replica_id) is not int:
         raise _Declined('the checkpoint was saved without replicas')
     names = {match.decode() for match in _DATA_FILE_NAME.findall(head.tail)}
     if file_name not in names:
         raise _Declined(f'the first entries do not name {file_name}')
-    if not use_dist and index.get('replica_id') is None and len(names) > 1:
+    if not use_dist and index.replica_id is None and len(names) > 1:
         raise _Declined('the tensors are spread over several files')
 
 
@@ -207,7 +222,7 @@ def _decide(metadata_path, path, state_dict, use_dist):
     """This rank's verdict, without communication."""
     started_s = time.perf_counter()
     head = _read_head(metadata_path)
-    wanted = _wanted_tensors(state_dict)
+    wanted = _wanted_places(state_dict)
     rank = paddle.distributed.get_rank() if use_dist else 0
     # The one name that a local restore loads, whatever the unique id.
     file_name = f'{rank}_0.distcp'
@@ -223,10 +238,10 @@ def _decide(metadata_path, path, state_dict, use_dist):
         )
     mismatches = {
         key: reason
-        for key, shard in wanted.items()
+        for key, place in wanted.items()
         if (
             reason := _mismatch(
-                shard, head.state_dict_metadata.get(key), shapes.get(key)
+                place, head.state_dict_metadata.get(key), shapes.get(key)
             )
         )
     }

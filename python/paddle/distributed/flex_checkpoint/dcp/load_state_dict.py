@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import paddle
-from paddle.framework.io_utils import _resolve_num_workers  # noqa: F401
 
 from .fast_resumable import check_resumable_locally_fast
 from .utils import check_resumable_locally

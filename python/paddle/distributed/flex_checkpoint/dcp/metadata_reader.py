@@ -35,6 +35,7 @@ import functools
 import io
 import os
 import pickle
+import pickletools
 import re
 from typing import NamedTuple
 
@@ -62,7 +63,9 @@ _NEXT_FIELD = re.compile(
     )
 )
 _LONGEST_FIELD_BYTES = len(b'X....storage_metadata')
-_CUT = pickle.TUPLE2 + pickle.STOP
+
+# What may stand between the push of a value and the next push.
+_MEMO_PUTS = ('MEMOIZE', 'BINPUT', 'LONG_BINPUT', 'FRAME')
 
 # Each try unpickles the head again, and a file could name the field in every
 # key. A checkpoint has a wrong place per tensor that bears a field's name.
@@ -78,44 +81,27 @@ class _MetadataHead(NamedTuple):
     """What the first part of a metadata file says.
 
     `storage_metadata` is None unless the part that was read is the whole
-    file; `first_index` is the state of the first entry of the storage, None
-    if that was not reached; `tail` holds the bytes read behind the cut.
+    file; else `first_index` is the first entry of the storage, and `tail`
+    holds the bytes read behind the cut.
     """
 
     state_dict_metadata: dict[str, list[LocalTensorMetadata]]
     storage_metadata: dict[LocalTensorIndex, str] | None
-    first_index: dict | None
+    first_index: LocalTensorIndex | None
     tail: bytes
     is_older: bool
     bytes_read: int
 
 
-class _FirstIndex(Exception):
-    """Carries the state of the first index out of the unpickler."""
-
-
-class _IndexProbe:
-    """Stands for LocalTensorIndex to look at the first one only."""
-
-    def __setstate__(self, state):
-        raise _FirstIndex(state)
-
-
-_PROBE_CLASSES = _CLASSES | {
-    (module, LocalTensorIndex.__name__): _IndexProbe for module in _MODULES
-}
-
-
 class _MetadataUnpickler(pickle.Unpickler):
     """Admits the metadata classes, by name, and nothing else."""
 
-    def __init__(self, data, classes=_CLASSES):
+    def __init__(self, data):
         super().__init__(io.BytesIO(data))
-        self._classes = classes
         self.is_older = False
 
     def find_class(self, module, name):
-        found = self._classes.get((module, name))
+        found = _CLASSES.get((module, name))
         if found is None:
             raise pickle.UnpicklingError(
                 f'expected a metadata class, but received {module}.{name}'
@@ -131,6 +117,7 @@ class _HeadReader:
         self._read_at = read_at
         self._file_bytes = file_bytes
         self.buffer = bytearray(read_at(0, 2))
+        self.last_start = 0
         self._has_frames = self.buffer[:1] == pickle.PROTO and (
             self.buffer[1:] >= b'\x04'
         )
@@ -141,6 +128,7 @@ class _HeadReader:
 
     def extend(self):
         """Read one frame more; False if there is none, or not all of it."""
+        self.last_start = len(self.buffer)
         length = _CHUNK_BYTES
         if self._has_frames:
             header = self._read_at(len(self.buffer), _FRAME_HEADER_BYTES)
@@ -155,12 +143,16 @@ class _HeadReader:
         return bool(data)
 
 
-def _find_state_dict_metadata(head):
-    """Read on until the next field's key.
+def _find_cut(head, take):
+    """Read on until a next field's key at which the stream can be cut.
+
+    Args:
+        head (_HeadReader): At the start of the file.
+        take (callable): (head, place) -> what is wanted if the key at that
+            place follows `state_dict_metadata`, else None.
 
     Returns:
-        tuple|None: (the dict, where the next field's key stands, whether an
-        older module is named), None where the field cannot be cut out.
+        object: What `take` gave; None where it gave nothing.
     """
     cuts = searched = 0
     while head.extend():
@@ -168,29 +160,34 @@ def _find_state_dict_metadata(head):
             match.start()
             for match in _NEXT_FIELD.finditer(head.buffer, searched)
         ]
+        searched = max(0, len(head.buffer) - _LONGEST_FIELD_BYTES + 1)
         for place in places:
-            found = _cut_field(head.buffer, place)
+            found = take(head, place)
             if found is not None:
-                return found[0], place, found[1]
+                return found
             cuts += 1
             if cuts == _MAX_CUTS:
                 return None
-        searched = max(0, len(head.buffer) - _LONGEST_FIELD_BYTES + 1)
     return None
 
 
-def _cut_field(buffer, place):
-    """Unpickle as if the stream ended with the field before `place`."""
+def _load_cut(buffer, place, opcodes):
+    """Unpickle what the opcodes, put at `place`, make of the stack there.
+
+    Returns:
+        tuple|None: (the fields and what follows, whether an older module is
+        named); None if it is not the state of a Metadata up to there.
+    """
     data = bytearray(buffer)
-    data[place : place + len(_CUT)] = _CUT
+    data[place : place + len(opcodes)] = opcodes
     unpickler = _MetadataUnpickler(data)
     try:
-        key, value = unpickler.load()
+        key, shards, *following = unpickler.load()
     except Exception:  # bytes that are no pickle raise errors of any class
         return None
-    if key != 'state_dict_metadata' or not _is_state_dict_metadata(value):
+    if key != 'state_dict_metadata' or not _is_state_dict_metadata(shards):
         return None
-    return value, unpickler.is_older
+    return (shards, *following), unpickler.is_older
 
 
 def _is_state_dict_metadata(value):
@@ -202,26 +199,81 @@ def _is_state_dict_metadata(value):
     )
 
 
-def _load_storage_metadata(buffer):
-    """The storage part of a file that was read to its end, else None."""
-    try:
-        metadata = _MetadataUnpickler(buffer).load()
-    except Exception:  # as in _cut_field
-        return None
-    storage = getattr(metadata, 'storage_metadata', None)
-    return storage if isinstance(storage, dict) else None
+def _take_state_dict_metadata(head, place):
+    found = _load_cut(head.buffer, place, pickle.TUPLE2 + pickle.STOP)
+    return found and found[0][0]
 
 
-def _probe_first_index(buffer):
-    """The state of the first LocalTensorIndex, None if it is not there."""
-    try:
-        _MetadataUnpickler(buffer, _PROBE_CLASSES).load()
-    except _FirstIndex as found:
-        state = found.args[0]
-        return state if isinstance(state, dict) else None
-    except Exception:  # as in _cut_field; the buffer ends amid the stream
+def _take_head(head, place):
+    if place >= head.last_start:  # else a place before has extended it
+        head.extend()
+    if head.is_whole:
+        return _load_whole(head, place)
+    found = _load_cut(
+        head.buffer,
+        _after_first_entry(head.buffer, place),
+        # Two marks are open there: the storage's entries, the fields.
+        pickle.TUPLE + pickle.TUPLE + pickle.STOP,
+    )
+    if found is None:
         return None
-    return None
+    (shards, *following), is_older = found
+    if len(following) != 3 or following[0] != 'storage_metadata':
+        return None
+    first_index = following[2][0]
+    if type(first_index) is not LocalTensorIndex:
+        return None
+    return _MetadataHead(
+        shards,
+        None,
+        first_index,
+        bytes(head.buffer[place:]),
+        is_older,
+        len(head.buffer),
+    )
+
+
+def _load_whole(head, place):
+    unpickler = _MetadataUnpickler(head.buffer)
+    try:
+        metadata = unpickler.load()
+        shards, storage = (
+            metadata.state_dict_metadata,
+            metadata.storage_metadata,
+        )
+    except Exception:  # as in _load_cut
+        return None
+    if not _is_state_dict_metadata(shards) or not isinstance(storage, dict):
+        return None
+    return _MetadataHead(
+        shards,
+        storage,
+        None,
+        bytes(head.buffer[place:]),
+        unpickler.is_older,
+        len(head.buffer),
+    )
+
+
+def _after_first_entry(buffer, place):
+    """Where the storage's second entry begins; 0 if that is not plain.
+
+    An entry is an index, which ends with BUILD, and the push of a file name.
+    """
+    names = iter(())
+    try:
+        operations = pickletools.genops(io.BytesIO(buffer[place:]))
+        names = ((op.name, at) for op, _, at in operations)
+        for name, _ in names:
+            if name == 'BUILD':
+                break
+        next(names)
+        for name, at in names:
+            if name not in _MEMO_PUTS:
+                return place + at
+    except (ValueError, StopIteration):  # the buffer ends before it
+        pass
+    return 0
 
 
 def _open_head(fd):
@@ -248,24 +300,7 @@ def _read_metadata_head(path):
     """
     with open(path, 'rb', buffering=0) as f:
         head = _open_head(f.fileno())
-        found = head and _find_state_dict_metadata(head)
-        if not found:
-            return None
-        state_dict_metadata, place, is_older = found
-        head.extend()
-    storage = first_index = None
-    if head.is_whole:
-        storage = _load_storage_metadata(head.buffer)
-    else:
-        first_index = _probe_first_index(head.buffer)
-    return _MetadataHead(
-        state_dict_metadata,
-        storage,
-        first_index,
-        bytes(head.buffer[place:]),
-        is_older,
-        len(head.buffer),
-    )
+        return head and _find_cut(head, _take_head)
 
 
 def load_state_dict_metadata(
@@ -305,9 +340,9 @@ def load_state_dict_metadata(
     """
     with open(path, 'rb', buffering=0) as f:
         head = _open_head(f.fileno())
-        found = head and _find_state_dict_metadata(head)
-    if found:
-        return found[0]
+        found = head and _find_cut(head, _take_state_dict_metadata)
+    if found is not None:
+        return found
     if not allow_full_load:
         return None
     try:
