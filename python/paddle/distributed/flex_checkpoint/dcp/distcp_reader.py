@@ -62,7 +62,28 @@ class DistcpFormatError(ValueError):
     """A file is not a complete pickle of a flat dict of plain tensors."""
 
 
-class _Blob:
+class _Inert:
+    """Takes no state: without this, BUILD sets what attributes a file names."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state):
+        raise TypeError(f'{type(self).__name__} takes no state')
+
+
+class _Function(_Inert):
+    """Stands for a function or a class that a file may call."""
+
+    __slots__ = ('_function',)
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, *args):
+        return self._function(*args)
+
+
+class _Blob(_Inert):
     """Stands for bytes of which only the number is known."""
 
     __slots__ = ('length_bytes',)
@@ -128,14 +149,14 @@ def _empty_bytes():
 
 # Modules of numpy 2 and of numpy 1; `ndarray` is only passed around.
 _STAND_INS = {
-    ('numpy', 'ndarray'): None,
-    ('numpy', 'dtype'): _Dtype,
-    ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy._core.numeric', '_frombuffer'): _frombuffer,
-    ('numpy.core.numeric', '_frombuffer'): _frombuffer,
-    ('_codecs', 'encode'): _encode,
-    ('__builtin__', 'bytes'): _empty_bytes,
+    ('numpy', 'ndarray'): _Inert(),
+    ('numpy', 'dtype'): _Function(_Dtype),
+    ('numpy._core.multiarray', '_reconstruct'): _Function(_reconstruct),
+    ('numpy.core.multiarray', '_reconstruct'): _Function(_reconstruct),
+    ('numpy._core.numeric', '_frombuffer'): _Function(_frombuffer),
+    ('numpy.core.numeric', '_frombuffer'): _Function(_frombuffer),
+    ('_codecs', 'encode'): _Function(_encode),
+    ('__builtin__', 'bytes'): _Function(_empty_bytes),
 }
 
 
