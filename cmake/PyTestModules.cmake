@@ -57,7 +57,7 @@ function(py_test_modules name)
     COMMAND
       "${CMAKE_COMMAND}" -E env "PYTHONPATH=${python_path}" ${environment}
       "${Python3_EXECUTABLE}" -X faulthandler
-      "${PROJECT_SOURCE_DIR}/cmake/run_py_test.py"
+      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_py_test.py"
       "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_MODULES}
     WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   set_tests_properties(

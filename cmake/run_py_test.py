@@ -45,7 +45,11 @@ class CountingResult(unittest.TextTestResult):
 def run(folder, modules):
     """Runs the modules; returns the exit code."""
     sys.path.insert(0, folder)
-    suite = unittest.defaultTestLoader.loadTestsFromNames(modules)
+    try:
+        suite = unittest.defaultTestLoader.loadTestsFromNames(modules)
+    except SystemExit as end:
+        print(f'{", ".join(modules)}: ended with {end.code} while imported')
+        return FAILED
     runner = unittest.TextTestRunner(
         verbosity=2, resultclass=CountingResult, tb_locals=False
     )

@@ -114,8 +114,8 @@ def digest(loaded: object) -> tuple[dict[str, str], int]:
             content[name] = f'{kind} {value.dtype} ' + digest_array(
                 value.numpy()
             )
-        elif isinstance(value, np.ndarray):
-            content[name] = f'{kind} ' + digest_array(value)
+        elif isinstance(value, (np.ndarray, np.generic)):
+            content[name] = f'{kind} ' + digest_array(np.asarray(value))
         elif isinstance(value, PLAIN_TYPES):
             sha256 = hashlib.sha256(repr(value).encode()).hexdigest()
             content[name] = f'{kind} {sha256}'

@@ -1,0 +1,142 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What the demo prints as equal is equal, and its files go."""
+
+import contextlib
+import io
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import paddle
+from fork import demo, demo_worker
+from fork.console import EXIT_FAILED, EXIT_OK, ForkError
+from parameterized import parameterized
+
+
+def load_report(content, seconds=1.0, opaque=0):
+    """What a worker reports of one load."""
+    return {
+        'seconds': seconds,
+        'peak_bytes': 2_000_000_000,
+        'base_bytes': 500_000_000,
+        'content': content,
+        'opaque': opaque,
+    }
+
+
+class TestReport(unittest.TestCase):
+    def measured(self, parallel):
+        serial = [load_report({'w': 'a', 'b': 'c'}, 3.0) for _ in range(3)]
+        return {('numpy', 0): serial, ('numpy', 8): parallel}
+
+    def verdict(self, parallel):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            code = demo.verdict(self.measured(parallel))
+        return code, output.getvalue()
+
+    def test_equal(self):
+        code, text = self.verdict([load_report({'w': 'a', 'b': 'c'})])
+        self.assertEqual(code, EXIT_OK)
+        self.assertIn('all 2 values equal', text)
+
+    @parameterized.expand(
+        [
+            ('changed', {'w': 'a', 'b': 'x'}, 'num_workers=8: b'),
+            ('missing', {'w': 'a'}, 'num_workers=8: b'),
+            ('added', {'w': 'a', 'b': 'c', 'd': ''}, 'num_workers=8: d'),
+        ]
+    )
+    def test_one_different_run_fails(self, _, content, place):
+        good = load_report({'w': 'a', 'b': 'c'})
+        code, text = self.verdict([good, load_report(content)])
+        self.assertEqual(code, EXIT_FAILED)
+        self.assertIn(place, text)
+
+    def test_table_shows_medians(self):
+        parallel = [load_report({}, seconds) for seconds in (9.0, 0.5, 1.0)]
+        lines = demo.table(self.measured(parallel), 6_000_000_000).splitlines()
+        self.assertEqual(
+            [line.split() for line in lines[1:3]],
+            [
+                ['numpy', 'serial', '3.000', '2.00', '1.00x', '2.00'],
+                ['numpy', '8', '1.000', '6.00', '3.00x', '2.00'],
+            ],
+        )
+
+
+class TestDigest(unittest.TestCase):
+    def test_every_difference_shows(self):
+        base = np.arange(6, dtype='float32').reshape(2, 3)
+        other_bytes = base.copy()
+        other_bytes[0, 0] = -0.0
+        values = {
+            'base': base,
+            'bytes': other_bytes,
+            'dtype': base.view('int32'),
+            'shape': base.reshape(3, 2),
+            'order': np.asfortranarray(base),
+            'tensor': paddle.to_tensor(base),
+            'zero_d': np.array(1, 'float32'),
+            'scalar': np.float32(1),
+            'empty': base[:0],
+            'number': 1,
+            'text': '1',
+        }
+        content, opaque = demo_worker.digest({'all': [values, base.copy()]})
+        self.assertEqual(opaque, 0)
+        self.assertEqual(content['/all/1'], content['/all/0/base'])
+        self.assertEqual(len(content), len(values) + 1)
+        self.assertEqual(len(set(content.values())), len(values))
+
+    def test_objects_of_other_types_are_counted(self):
+        content, opaque = demo_worker.digest((object(),))
+        self.assertEqual((content, opaque), ({'/0': 'object'}, 1))
+
+
+class TestFiles(unittest.TestCase):
+    def test_the_example_goes_however_it_ends(self):
+        for error in (KeyboardInterrupt, SystemExit, ForkError('x')):
+            with (
+                self.subTest(error),
+                contextlib.suppress(BaseException),
+                demo.example_directory() as folder,
+            ):
+                (folder / 'example').touch()
+                raise error
+            self.assertFalse(folder.exists())
+
+    def test_no_room_is_an_error(self):
+        usage = mock.Mock(free=1000)
+        with (
+            mock.patch('shutil.disk_usage', return_value=usage),
+            self.assertRaisesRegex(ForkError, 'but found 1,000'),
+            demo.example_directory(),
+        ):
+            pass
+
+    def test_a_failed_load_shows_its_reason(self):
+        project = mock.Mock(root=Path('/no/such'))
+        project.environ.return_value = {}
+        worker = demo.Worker(project, Path(sys.executable))
+        with self.assertRaisesRegex(ForkError, 'fork.demo_worker'):
+            worker('load')
+
+
+if __name__ == '__main__':
+    unittest.main()
