@@ -28,6 +28,10 @@ from typing import NamedTuple
 # (PEP 3154, _FRAME_SIZE_TARGET); below it a payload is part of a frame.
 _MIN_PAYLOAD_BYTES = 64 * 1024
 
+# From this size on a payload is worth a place in the plan, which costs about
+# 10 us; smaller ones take no longer to copy and are left to the unpickler.
+_MIN_PARALLEL_PAYLOAD_BYTES = 256 * 1024
+
 # Under this many payload bytes, starting threads costs more than it saves.
 _MIN_PARALLEL_BYTES = 4 * 1024 * 1024
 
@@ -50,14 +54,14 @@ _MAX_GAP_BYTES = 4096
 # The least IOV_MAX that Linux and macOS have ever had (sysconf(3)).
 _MAX_VIEWS = 1024
 
-# Opcodes in a row, outside frames, that no payload interrupts. Picklers that
-# frame leave a handful; a stream without frames is no faster to walk here
-# than to unpickle.
-_MAX_GAP_OPCODES = 1000
+# Opcodes outside frames in a row that bring no payload for the plan. Picklers
+# that frame leave a handful between large payloads; a stream of many smaller
+# pieces takes as long to walk here as to unpickle, so 1 or 2 ms are risked.
+_MAX_IDLE_OPCODES = 1000
 
-# Huge pages of x86-64 and of arm64 with 4 KiB pages; elsewhere it only decides
-# from which size on the kernel is asked at all.
-_HUGE_PAGE_BYTES = 2 * 1024 * 1024
+# Wherever such an object begins, a whole huge page lies inside it (2 MiB on
+# x86-64, and on arm64 with 4 KiB pages).
+_MIN_HUGE_PAGE_PAYLOAD_BYTES = 4 * 1024 * 1024
 
 _PROTO, _STOP, _FRAME, _NEXT_BUFFER = b'\x80.\x95\x97'
 _BINBYTES, _BINBYTES8, _BYTEARRAY8 = _PAYLOAD_OPCODES = b'B\x8e\x96'
@@ -166,7 +170,7 @@ def _index_payloads(
     read_at,
     file_bytes,
     min_payload_bytes=_MIN_PAYLOAD_BYTES,
-    max_gap_opcodes=None,
+    max_idle_opcodes=None,
 ):
     """Find the large payloads of the pickle stream that starts at offset 0.
 
@@ -180,8 +184,8 @@ def _index_payloads(
             the end of the file.
         file_bytes (int): Size of the file.
         min_payload_bytes (int): Smaller payloads are left out.
-        max_gap_opcodes (int|None): End after so many opcodes in a row that
-            are neither frame nor payload. None: never.
+        max_idle_opcodes (int|None): End after so many opcodes in a row,
+            frames aside, that bring no payload for the index. None: never.
 
     Returns:
         list[_Payload]: In file order.
@@ -193,7 +197,7 @@ def _index_payloads(
     payloads = []
     window, window_offset = read_at(0, _WINDOW_BYTES), 0
     offset = 2 if window[:1] == b'\x80' else 0
-    gap_opcodes = 0
+    idle_opcodes = 0
     while offset < file_bytes:
         at = offset - window_offset
         if at + 9 > len(window):  # an opcode and the longest length there is
@@ -229,15 +233,15 @@ def _index_payloads(
                         code == _BYTEARRAY8,
                     )
                 )
-                gap_opcodes = -1
+                idle_opcodes = -1
             elif code == _FRAME:
-                gap_opcodes = -1
+                idle_opcodes -= 1
         elif lines:
             end = _after_lines(read_at, offset + 1, lines)
             if end is None:
                 break
-        gap_opcodes += 1
-        if max_gap_opcodes is not None and gap_opcodes > max_gap_opcodes:
+        idle_opcodes += 1
+        if max_idle_opcodes is not None and idle_opcodes > max_idle_opcodes:
             break
         offset = end
     return payloads
@@ -278,10 +282,13 @@ class _PayloadStream:
             the end of the file.
         file_bytes (int): Size of the file.
         payloads (list[_Payload]): The plan, in file order.
+        readinto_at (callable|None): (offset, buffer) -> the count of bytes
+            read into it. None: unplanned payloads are copied once more.
     """
 
-    def __init__(self, read_at, file_bytes, payloads):
+    def __init__(self, read_at, file_bytes, payloads, readinto_at=None):
         self._read_at = read_at
+        self._readinto_at = readinto_at
         self._file_bytes = file_bytes
         self._plan = iter(payloads)
         self._offset = 0
@@ -309,7 +316,16 @@ class _PayloadStream:
         return data
 
     def readinto(self, buffer):
-        data = self.read(len(buffer))
+        length = len(buffer)
+        if (
+            self._readinto_at is not None
+            and length > _WINDOW_BYTES
+            and length <= self._limit - self._offset
+        ):
+            count = self._readinto_at(self._offset, buffer)
+            self._offset += count
+            return count
+        data = self.read(length)
         buffer[: len(data)] = data
         return len(data)
 
@@ -406,13 +422,6 @@ def _piece_bytes(payloads, num_workers):
 # ---- read: into objects that nobody has seen yet
 
 
-class _Target(NamedTuple):
-    """An object being filled; whoever holds this keeps the memory alive."""
-
-    value: object
-    address: int
-
-
 @functools.cache
 def _python_api():
     """CPython's way to make a bytes object first and fill it afterwards.
@@ -453,25 +462,29 @@ def _madvise():
 
 
 def _new_target(payload):
-    """An empty object for a payload, on huge pages if the kernel has some.
+    """An empty object for a payload and the address of its bytes.
 
-    The first touch of fresh 4 KiB pages costs more than copying into them.
-    Whole pages around the object are advised, not only the huge pages within,
-    so that neighbouring mappings stay alike and the kernel can merge them.
+    The first touch of fresh 4 KiB pages costs more than copying into them, so
+    the kernel is asked for huge ones; it may have none. Whole pages around the
+    object are advised, not only the huge pages within, so that neighbouring
+    mappings stay alike and can be merged.
     """
     kind = 'bytearray' if payload.is_bytearray else 'bytes'
     make, locate = _python_api()[kind]
     value = make(None, payload.length_bytes)
     address = locate(value)
     madvise = _madvise()
-    if madvise is not None and payload.length_bytes >= _HUGE_PAGE_BYTES:
+    if (
+        madvise is not None
+        and payload.length_bytes >= _MIN_HUGE_PAGE_PAYLOAD_BYTES
+    ):
         first = address & -mmap.PAGESIZE
         madvise(
             first,
             address + payload.length_bytes - first,
             mmap.MADV_HUGEPAGE,
         )
-    return _Target(value, address)
+    return value, address
 
 
 def _read_piece(fd, parts, targets):
@@ -484,25 +497,16 @@ def _read_piece(fd, parts, targets):
     for part in parts:
         if part.file_offset > end:
             views.append(scratch[: part.file_offset - end])
-        address = targets[part.payload_index].address + part.start
+        _, address = targets[part.payload_index]
+        address += part.start
         views.append(view_of(address, part.length_bytes, writable))
         end = part.file_offset + part.length_bytes
-    offset = first
-    while views:
-        count = os.preadv(fd, views, offset)
-        if not count:
-            raise EOFError(
-                f'expected {end - offset} bytes at offset {offset}, '
-                'but the file ends there'
-            )
-        offset += count
-        while count:
-            taken = min(count, len(views[0]))
-            count -= taken
-            if taken == len(views[0]):
-                del views[0]
-            else:
-                views[0] = views[0][taken:]
+    count = _readv_at(fd, views, first)
+    if count < end - first:
+        raise EOFError(
+            f'expected {end - first} bytes at offset {first}, '
+            f'but the file ends after {count}'
+        )
 
 
 class _ParallelPayloads:
@@ -560,7 +564,7 @@ class _ParallelPayloads:
             self._reads[self._waited] = None
             self._waited += 1
         self._taken += 1
-        value = self._targets[index].value
+        value, _ = self._targets[index]
         self._targets[index] = None
         return value
 
@@ -635,12 +639,17 @@ def _load_pickle_in_parallel(serial_load, f, num_workers):
     if read_at(0, 2) not in (b'\x80\x04', b'\x80\x05'):
         raise _StreamUnsuited('it is not a pickle of protocol 4 or 5')
     payloads = _index_payloads(
-        read_at, status.st_size, max_gap_opcodes=_MAX_GAP_OPCODES
+        read_at,
+        status.st_size,
+        _MIN_PARALLEL_PAYLOAD_BYTES,
+        _MAX_IDLE_OPCODES,
     )
     total_bytes = sum(payload.length_bytes for payload in payloads)
     if total_bytes < _MIN_PARALLEL_BYTES:
         raise _StreamUnsuited(f'its payloads hold only {total_bytes} bytes')
-    stream = _PayloadStream(read_at, status.st_size, payloads)
+    stream = _PayloadStream(
+        read_at, status.st_size, payloads, functools.partial(_readinto_at, fd)
+    )
     with _ParallelPayloads(fd, payloads, num_workers) as reader:
 
         def buffers():
@@ -673,8 +682,32 @@ def _read_at(fd, offset, length):
     data = os.pread(fd, length, offset)
     if not data or len(data) == length:
         return data
-    chunks = [data]
-    while data and (rest := length - sum(map(len, chunks))):
-        data = os.pread(fd, rest, offset + length - rest)
-        chunks.append(data)
-    return b''.join(chunks)
+    whole = bytearray(length)
+    count = len(data)
+    whole[:count] = data
+    with memoryview(whole) as view, view[count:] as rest:
+        count += _readinto_at(fd, offset + count, rest)
+    return bytes(whole[:count])
+
+
+def _readinto_at(fd, offset, buffer):
+    """How many bytes of a file fill a buffer, fewer only at the file's end."""
+    return _readv_at(fd, [memoryview(buffer)], offset)
+
+
+def _readv_at(fd, views, offset):
+    """Fill views, and use the list up, however short the single reads are."""
+    total = 0
+    while views:
+        count = os.preadv(fd, views, offset + total)
+        if not count:
+            break
+        total += count
+        while count:
+            taken = min(count, len(views[0]))
+            count -= taken
+            if taken == len(views[0]):
+                del views[0]
+            else:
+                views[0] = views[0][taken:]
+    return total
