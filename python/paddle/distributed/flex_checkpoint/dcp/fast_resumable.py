@@ -50,7 +50,11 @@ if TYPE_CHECKING:
 
     from .sharded_weight import ShardedWeight
 
-_DATA_FILE_NAME = re.compile(rb'[\x8cX](?:.|.\0\0\0)(\d+_\d+\.distcp)', re.S)
+# Names of data files where pickle spells them: SHORT_BINUNICODE or BINUNICODE,
+# the length, the text. Further uses of a name refer back to it.
+_DATA_FILE_NAME = re.compile(
+    rb'(?:\x8c(.)|X(.)\0\0\0)(\d+_\d+\.distcp)', re.DOTALL
+)
 
 
 class _Verdict(NamedTuple):
@@ -196,7 +200,11 @@ def _check_first_entries(head, file_name, use_dist):
         raise _Declined('the metadata does not tell the shapes in each file')
     if use_dist and type(index.replica_id) is not int:
         raise _Declined('the checkpoint was saved without replicas')
-    names = {match.decode() for match in _DATA_FILE_NAME.findall(head.tail)}
+    names = {
+        name.decode()
+        for short, long, name in _DATA_FILE_NAME.findall(head.tail)
+        if (short or long) == bytes([len(name)])
+    }
     if file_name not in names:
         raise _Declined(f'the first entries do not name {file_name}')
     if not use_dist and index.replica_id is None and len(names) > 1:
