@@ -32,6 +32,7 @@ _DOCUMENTATION = (
     checked='2026-11-29',
     since='3.3.0',
     mark=(LOAD_STATE_DICT, '_resolve_num_workers'),
+    needs=(LOAD_STATE_DICT, 'local_load_state_dict'),
 )
 def load_state_dict_num_workers(tree: Tree) -> None:
     """dcp: read data files in parallel in load_state_dict"""

@@ -102,7 +102,8 @@ class _State:
         os.replace(partial, self._record)
 
     def remove(self) -> None:
-        shutil.rmtree(self._directory)
+        if self._directory.is_dir():
+            shutil.rmtree(self._directory)
 
 
 def write(root: Path, changes: Mapping[str, Change]) -> list[str]:
@@ -113,10 +114,16 @@ def write(root: Path, changes: Mapping[str, Change]) -> list[str]:
         changes(Mapping[str, Change]): by path relative to `paddle/`.
 
     Raises:
-        WriteError: a file is not as planned, or the disk refused.
+        WriteError: an installed wheel, a file that is not as planned, or
+            a disk that refused.
     """
     if not changes:
         return []
+    if any(root.glob('paddlepaddle*.dist-info')):
+        raise WriteError(
+            f'{root}: expected a source checkout, but received the place '
+            f'of an installed wheel, which is never edited'
+        )
     paddle, state = root / 'paddle', _State(root)
     before = state.files()
     _refuse(
