@@ -166,15 +166,15 @@ class TestBytesRead(DistcpFileTest):
             },
             protocol,
         )
-        original, total_bytes = distcp_reader._read_at, 0
+        original, total_bytes = os.pread, 0
 
-        def read_at(fd, offset, length):
+        def pread(fd, length, offset):
             nonlocal total_bytes
-            data = original(fd, offset, length)
+            data = original(fd, length, offset)
             total_bytes += len(data)
             return data
 
-        with mock.patch.object(distcp_reader, '_read_at', read_at):
+        with mock.patch.object(os, 'pread', pread):
             shapes, bytes_read = distcp_reader._scan(self.path)
         self.assertEqual(len(shapes), num_tensors)
         self.assertEqual(bytes_read, total_bytes)

@@ -28,7 +28,6 @@ Not here: whether the shapes are the wanted ones is ``fast_resumable``'s part.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import pickle
@@ -50,6 +49,8 @@ _ITEM_BYTES = {
 
 # The most that numpy allows (NPY_MAXDIMS of numpy 2).
 _MAX_DIMS = 64
+
+_INT_ONLY = frozenset((int,))  # bool is another type
 
 # What is read behind each payload while indexing. The opcodes up to the next
 # one take 80 to 150 bytes and a key; longer ones cost one read more.
@@ -181,25 +182,24 @@ class _ScannedFile:
     """
 
     def __init__(self, fd):
-        self._read_at = functools.partial(_read_at, fd)
+        self._fd = fd
         self.file_bytes = os.fstat(fd).st_size
         self.bytes_read = 0
         self._gaps = {}
 
     def read_gap(self, offset, length):
-        gap = self._gaps[offset] = self._read(offset, min(length, _GAP_BYTES))
+        gap = os.pread(self._fd, min(length, _GAP_BYTES), offset)
+        self.bytes_read += len(gap)
+        self._gaps[offset] = gap
         return gap
 
     def read_at(self, offset, length):
         gap = self._gaps.pop(offset, b'')
         if length <= len(gap):
             return gap[:length]
-        return gap + self._read(offset + len(gap), length - len(gap))
-
-    def _read(self, offset, length):
-        data = self._read_at(offset, length)
-        self.bytes_read += len(data)
-        return data
+        rest = _read_at(self._fd, offset + len(gap), length - len(gap))
+        self.bytes_read += len(rest)
+        return gap + rest
 
 
 def _tensor_shape(array):
@@ -217,7 +217,8 @@ def _tensor_shape(array):
     if (
         type(shape) is not tuple
         or len(shape) > _MAX_DIMS
-        or not all(type(dim) is int and dim >= 0 for dim in shape)
+        or not _INT_ONLY.issuperset(map(type, shape))
+        or min(shape, default=0) < 0
     ):
         raise ValueError(f'expected a shape of at most {_MAX_DIMS} sizes')
     if isinstance(data, _Blob):
