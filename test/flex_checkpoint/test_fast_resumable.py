@@ -625,6 +625,17 @@ class TestWhoseTensors(CheckpointTest):
         self.check_equal(self.tensors, True)
         self.check_declined(self.tensors, 'without replicas', rank=0)
 
+    def test_long_metadata_that_is_damaged_behind_the_part_read(self):
+        self.long_metadata('0_0.distcp', '0_0.distcp', None)
+        self.write_data(0)
+        size = os.path.getsize(self.metadata_path)
+        with open(self.metadata_path, 'ab') as f:
+            f.write(b'\0')
+        self.check_declined(self.tensors, self.metadata_path)
+        for length in range(size - 1, size - 40, -1):
+            os.truncate(self.metadata_path, length)
+            self.check_declined(self.tensors, self.metadata_path)
+
     def test_long_metadata_of_several_files(self):
         self.long_metadata('0_0.distcp', '1_0.distcp', None)
         self.write_data(0)
