@@ -124,7 +124,7 @@ class TestEnsureEnvironment(unittest.TestCase):
         python.unlink()
         python.write_text('#!/bin/sh\necho 3.1\n')
         python.chmod(0o755)
-        self.refused('it was made with 3.1. Use that Python, or: ')
+        self.refused('it was made with 3.1. Remove')
 
 
 class TestCleanEnviron(unittest.TestCase):

@@ -132,7 +132,6 @@ def ensure_environment(root: Path) -> Path:
     if not venv.exists():
         create_venv(venv)
     unfinished.touch()
-    stamp.unlink(missing_ok=True)
     install(python, files)
     stamp.write_text(wanted)
     unfinished.unlink()
@@ -168,8 +167,8 @@ def check_usable(venv: Path) -> None:
     if told.stdout.strip() != ours:
         raise ForkError(
             f'{venv}: expected Python {ours}, which runs this command, but '
-            f'it was made with {told.stdout.strip()}. Use that Python, or: '
-            f'{remedy}'
+            f'it was made with {told.stdout.strip()}. {remedy} Or use that '
+            'Python.'
         )
 
 
