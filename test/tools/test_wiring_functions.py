@@ -95,12 +95,19 @@ class TestAddParameter(WiringCase):
             self.assert_wired(before, edit, after)
 
     def test_another_parameter_of_that_name(self):
-        self.assert_missed(
-            'def brew(cups=2): pass\n',
-            self.edit,
-            'brew: already has another parameter cups, '
-            'which is not from this series',
-        )
+        for parameters in (
+            'cups=1',
+            'tea, cups: int = 2',
+            'cups: int',
+            '*, cups',
+        ):
+            with self.subTest(parameters):
+                self.assert_missed(
+                    f'def brew({parameters}): pass\n',
+                    self.edit,
+                    'brew: already has another parameter cups, '
+                    'which is not from this series',
+                )
 
     def test_number_of_functions(self):
         self.assert_missed(
@@ -226,10 +233,10 @@ class TestAddArgument(WiringCase):
         )
         self.assert_wired(
             f'def brew(cups):\n    tea = pot.fill(\n'
-            f'        {long}, f(x, y), z={{1, 2}}\n    )\n',
+            f'        {long}, f(x, y,), z={{1, 2}}\n    )\n',
             self.edit,
             f'def brew(cups):\n    tea = pot.fill(\n        {long},\n'
-            f'        f(x, y),\n        z={{1, 2}},\n        cups=cups,\n'
+            f'        f(x, y,),\n        z={{1, 2}},\n        cups=cups,\n'
             f'    )\n',
         )
 

@@ -59,6 +59,13 @@ class TestDefinitions(WiringCase):
             'ONE = 1\n\n\ndef f():\n    pass\n\n\n# Two.\nTWO = 2\n',
         )
 
+    def test_imports_among_definitions(self):
+        self.assert_added(
+            'import math\n',
+            'ONE = 1\nimport os\n# Two.\nTWO = 2\n',
+            'import math\nimport os\n\n\nONE = 1\n\n\n# Two.\nTWO = 2\n',
+        )
+
     def test_another_definition(self):
         for theirs, ours, name in [
             ('def f(): 1\n', 'def f(): 2\n', 'f'),
@@ -200,7 +207,7 @@ class TestImports(WiringCase):
     def test_statements_in_their_place(self):
         for part, old, new in [
             ('import ctypes\n', 'import math', 'import ctypes\nimport math'),
-            ('import os, re\n', 'import sys', 'import os\nimport re\nimport sys'),
+            ('import re, os\n', 'import sys', 'import os\nimport re\nimport sys'),
             ('import time\n', '# noqa\n', '# noqa\nimport time\n'),
             ('from abc import ABC\n', 'from io', 'from abc import ABC\nfrom io'),
             ('from typing import A as B\n', 'BytesIO\n',
@@ -220,6 +227,13 @@ class TestImports(WiringCase):
             with self.subTest(part):
                 self.assert_imported(part, old, new)
 
+    def test_below_the_comment_that_heads_the_file(self):
+        self.assert_added(
+            '# Licence.\nimport math\n',
+            'import abc\n',
+            '# Licence.\nimport abc\nimport math\n',
+        )
+
     def test_new_sections(self):
         self.assert_added(
             'import paddle\n\nx = 1\n',
@@ -233,6 +247,7 @@ class TestImports(WiringCase):
             ('ALL', '    LIMIT', '    ALL,\n    LIMIT'),
             ('MORE', '    Pot', '    MORE,\n    Pot'),
             ('Tea', '    # about', '    Tea,\n    # about'),
+            ('Q', '    # about', '    Q,\n    # about'),
             ('_a', '    # about', '    _a,\n    # about'),
             ('cup', '# tea\n', '# tea\n    cup,\n'),
         ]:

@@ -22,6 +22,7 @@ import unittest
 from pathlib import Path
 
 import wiring
+from wiring.editing import Editor
 from wiring.source import Source, SourceError, decode
 from wiring.versions import sha256
 from wiring_case import MODULE, WHY, WiringCase, a_patch
@@ -89,6 +90,12 @@ class TestBytes(WiringCase):
                 self.assertEqual(
                     source.code(node), ast.get_source_segment(text, node)
                 )
+
+    def test_result_is_the_same_each_time(self):
+        editor = Editor(b'f(a)')
+        editor.append(3, 'b')
+        self.assertEqual(editor.result(), b'f(a, b)')
+        self.assertEqual(editor.result(), b'f(a, b)')
 
     def test_source_error_is_chained(self):
         with self.assertRaises(SourceError) as caught:

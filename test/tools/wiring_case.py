@@ -95,6 +95,7 @@ class WiringCase(unittest.TestCase):
         """A patch finds its work done."""
         [outcome] = self.plan_edit(text, edit, part).outcomes
         self.assertIsInstance(outcome, wiring.AlreadyApplied)
+        self.assertNotEqual(outcome.edits, ())
         self.assertTrue(all(e.done for e in outcome.edits), outcome.edits)
 
     def assert_added(self, before, part, after):

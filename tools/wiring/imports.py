@@ -84,7 +84,7 @@ class ImportBlock:
 
     def _put_name(self, statement: ast.ImportFrom, new: ast.alias) -> None:
         module, text = self._module, ast.unparse(new)
-        start, end = module.span(statement)
+        _, end = module.span(statement)
         places = [module.span(a) for a in statement.names]
         earlier = [
             i
@@ -103,9 +103,7 @@ class ImportBlock:
             module.put(following, following, f'{text}, ')
             return
         # On a line of its own, above the comments of the name that follows.
-        above = places[at - 1][1] if at else start
         line = module.comment_block_start(following)
-        line = max(line, module.line_end(above) + 1)
         module.put(line, line, f'{module.indent(following)}{text},\n')
 
     # ---- new statements

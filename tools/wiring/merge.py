@@ -57,11 +57,13 @@ class Merge:
         imports = ImportBlock(self._module, TOP, self._module.tree.body)
         previous = None
         for statement in self._ours.tree.body:
-            if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                self._add_import(statement, imports)
-            elif defined_names(statement):
+            if defined_names(statement):
                 added = self._add_definition(statement, previous)
                 previous = statement if added else None
+                continue
+            previous = None
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                self._add_import(statement, imports)
             elif is_type_checking(statement):
                 self._merge_type_checking(statement)
             elif not is_docstring(statement):
