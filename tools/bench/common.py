@@ -368,7 +368,7 @@ def summarise(
             if sample.verified_bytes < (payload_bytes or 1):
                 raise VerificationError(
                     f'{columns}, {name}: expected {payload_bytes or 1} bytes '
-                    f'to be compared, but it were {sample.verified_bytes}'
+                    f'to be compared, but only {sample.verified_bytes} were'
                 )
         seconds = medians[name]
         peaks = [

@@ -39,7 +39,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 UNIT_BYTES = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
@@ -225,7 +225,7 @@ def _commit() -> str | None:
 
 
 class Part(NamedTuple):
-    """A table of a report, with a title and a line that explains it."""
+    """A table of a report; `name` is its key in JSON."""
 
     name: str
     title: str
@@ -282,14 +282,12 @@ def run(
         int: 0; 1 when it cannot measure or loaded wrong bytes; 130 after
         Ctrl-C.
     """
-    # Let them unwind the stack as Ctrl-C does, so that all files are removed.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit_on_signal)
     if options.rounds is None:
         options.rounds = 1 if options.quick else 5
     try:
         use_paddle(options.paddle_python.resolve())
-        facts, parts = measure(options)
+        with _unwinding_signals():
+            facts, parts = measure(options)
     except KeyboardInterrupt:
         progress('interrupted; all files are removed')
         return 130
@@ -307,6 +305,20 @@ def run(
     if options.markdown:
         options.markdown.write_text(markdown_report(facts, parts))
     return 0
+
+
+@contextlib.contextmanager
+def _unwinding_signals() -> Iterator[None]:
+    """Lets them unwind the stack as Ctrl-C does, so that all files go."""
+    before = {
+        number: signal.signal(number, _exit_on_signal)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _exit_on_signal(number: int, _: object) -> None:
