@@ -299,6 +299,37 @@ class TestImports(WiringCase):
         )
 
 
+class TestAllAtOnce(WiringCase):
+    def test_every_place_is_reported(self):
+        before = (
+            'import math\n\nif TYPE_CHECKING:\n    import re\n\n'
+            '    class Options(Base):\n        tea: str\n'
+        )
+        part = (
+            'import os\n\nif TYPE_CHECKING:\n    import abc\n'
+            '    from typing import Any\n\n'
+            '    class Options(Base):\n        cups: int\n\n\nX = 1\n'
+        )
+        after = (
+            'import math\nimport os\n\nif TYPE_CHECKING:\n    import abc\n'
+            '    import re\n    from typing import Any\n\n'
+            '    class Options(Base):\n        tea: str\n'
+            '        cups: int\n\n\nX = 1\n'
+        )
+        [outcome] = self.plan_edit(before, None, part).outcomes
+        self.assertEqual(
+            [(edit.where, edit.done) for edit in outcome.edits],
+            [
+                ('<module>', False),
+                ('if TYPE_CHECKING', False),
+                ('if TYPE_CHECKING', False),
+                ('class Options', False),
+                ('X', False),
+            ],
+        )
+        self.assert_added(before, part, after)
+
+
 class TestNew(WiringCase):
     def setUp(self):
         super().setUp()
