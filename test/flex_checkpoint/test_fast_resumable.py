@@ -359,6 +359,11 @@ class TestOtherMetadata(CheckpointTest):
             self.rewrite({**self.state, 'storage_metadata': storage})
             self.check_equal(self.tensors, False)
 
+    def test_storage_of_another_kind(self):
+        for storage in ({'a': '0_0.distcp'}, {1: 2}, {}, []):
+            self.rewrite({**self.state, 'storage_metadata': storage})
+            self.check_not_more_permissive()
+
     def test_older_module_path(self):
         data = pickle.dumps(self.metadata, 2).replace(
             Metadata.__module__.encode(), OLDER_MODULE
@@ -661,6 +666,17 @@ class TestWhoseTensors(CheckpointTest):
         self.write_data(0)
         self.assertFalse(self.stock(self.tensors))
         self.check_declined(self.tensors, 'shapes')
+
+    def test_long_metadata_without_indexes(self):
+        self.long_metadata('0_0.distcp', '0_0.distcp', None)
+        metadata = paddle.load(self.metadata_path)
+        metadata.storage_metadata = {
+            shard((number,)): '0_0.distcp' for number in range(4 * MANY_RANKS)
+        }
+        self.dump(metadata, self.metadata_path)
+        self.write_data(0)
+        self.assertFalse(self.stock(self.tensors))
+        self.check_declined(self.tensors, 'no index of a tensor')
 
     @parameterized.expand([(1,), (9,), (10,)])
     def test_another_unique_id(self, unique_id):

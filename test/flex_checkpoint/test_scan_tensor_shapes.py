@@ -320,7 +320,7 @@ class TestOtherContent(DistcpFileTest):
 
     @parameterized.expand(
         [
-            ('negative', (-1, 3)),
+            ('negative', (-1, -3)),
             ('bool', (True, 3)),
             ('float', (1.0, 3)),
             ('list', [1, 3]),

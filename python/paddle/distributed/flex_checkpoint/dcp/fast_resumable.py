@@ -196,6 +196,8 @@ def _not_ascribed(head, file_name, wanted):
 def _check_first_entries(head, file_name, use_dist):
     """Decline where the first entries leave it open whose the tensors are."""
     index = head.first_index
+    if index is None:
+        raise _Declined('no index of a tensor follows in the metadata')
     if index.local_shape is None:
         raise _Declined('the metadata does not tell the shapes in each file')
     if use_dist and type(index.replica_id) is not int:

@@ -81,8 +81,8 @@ class _MetadataHead(NamedTuple):
     """What the first part of a metadata file says.
 
     `storage_metadata` is None unless the part that was read is the whole
-    file; else `first_index` is the first entry of the storage, and `tail`
-    holds the bytes read behind the cut.
+    file; else `first_index` is the first entry of the storage, None if what
+    follows is something else, and `tail` holds the bytes read behind the cut.
     """
 
     state_dict_metadata: dict[str, list[LocalTensorMetadata]]
@@ -218,11 +218,11 @@ def _take_head(head, place):
     if found is None:
         return None
     (shards, *following), is_older = found
-    if len(following) != 3 or following[0] != 'storage_metadata':
-        return None
-    first_index = following[2][0]
+    first_index = None
+    if len(following) == 3 and following[0] == 'storage_metadata':
+        first_index = following[2][0]
     if type(first_index) is not LocalTensorIndex:
-        return None
+        first_index = None
     return _MetadataHead(
         shards,
         None,
