@@ -176,7 +176,8 @@ def verify(loaded: Any, checkpoint: Checkpoint, kind: type) -> int:
                 f'{checkpoint.path}: {key}: expected {kind.__name__}, but '
                 f'received {type(value).__name__}'
             )
-        value = np.asarray(value)
+        if kind is paddle.Tensor:
+            value = np.from_dlpack(value)  # shares the memory
         if (value.dtype, value.shape) != (right.dtype, right.shape):
             raise VerificationError(
                 f'{checkpoint.path}: {key}: expected {right.dtype} '

@@ -309,7 +309,10 @@ def run(
 
 @contextlib.contextmanager
 def _unwinding_signals() -> Iterator[None]:
-    """Lets them unwind the stack as Ctrl-C does, so that all files go."""
+    """Lets them unwind the stack as Ctrl-C does, so that all files go.
+
+    To be entered when Paddle is imported, which sets handlers of its own.
+    """
     before = {
         number: signal.signal(number, _exit_on_signal)
         for number in (signal.SIGTERM, signal.SIGHUP)
