@@ -341,9 +341,11 @@ class TestNew(WiringCase):
     def test_bytes_as_they_are(self):
         plan = self.plan_new()
         self.assertEqual(plan.texts, {'part/new.py': b'# ours\r\n'})
+        self.assertEqual([e.done for e in plan.outcomes[0].edits], [False])
         self.put(plan.texts)
         [outcome] = self.plan_new().outcomes
         self.assertIsInstance(outcome, wiring.AlreadyApplied)
+        self.assertEqual([e.done for e in outcome.edits], [True])
 
     def test_another_module(self):
         self.put({'part/new.py': '# theirs\n'})

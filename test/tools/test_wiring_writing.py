@@ -70,6 +70,14 @@ class TestWrite(WritingCase):
             },
         )
 
+    def test_new_files_alone(self):
+        self.plan(a_patch(lambda t: t.new(NEW, why=WHY))).write()
+        state = self.root / wiring.STATE_DIRECTORY
+        # Git is told to see nothing of it.
+        self.assertEqual((state / '.gitignore').read_text(), '*\n')
+        self.assertEqual(wiring.revert(self.root), [NEW])
+        self.assert_untouched()
+
     def test_second_time(self):
         self.series_plan().write()
         after = self.contents()
