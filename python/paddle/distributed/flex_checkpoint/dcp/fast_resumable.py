@@ -31,6 +31,7 @@ Not here: loading, and the metadata manager (``load_state_dict``).
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import time
@@ -117,13 +118,7 @@ class _Place(NamedTuple):
     local_shape: tuple[int, ...]
 
 
-def _place_of(shard):
-    return _Place(
-        shard.global_offset,
-        shard.is_flattened,
-        shard.flattened_range,
-        shard.local_shape,
-    )
+_place_of = operator.attrgetter(*_Place._fields)  # equal to a _Place
 
 
 def _wanted_place(value):
@@ -135,7 +130,7 @@ def _wanted_place(value):
         shape = tuple(value.shape)
         return _Place((0,) * len(shape), False, None, shape)
     _, shard = extract_tensor_metadata(value)
-    return shard and _place_of(shard)
+    return shard and _Place(*_place_of(shard))
 
 
 def _wanted_places(state_dict):
@@ -164,6 +159,7 @@ def _mismatch(place, stored_shards, file_shape):
             f'expected a flattened tensor, range {place.flattened_range}, '
             'but it is stored whole'
         )
+    stored = _Place(*stored)
     if place.local_shape != stored.local_shape:
         return (
             f'expected shape {place.local_shape}, '

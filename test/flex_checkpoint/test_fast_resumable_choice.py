@@ -1,0 +1,192 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import os
+import unittest
+from unittest import mock
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from fast_resumable_case import (
+    CheckpointTest,
+    metadata_of,
+)
+from paddle.distributed.flex_checkpoint.dcp import fast_resumable
+from paddle.distributed.flex_checkpoint.dcp import load_state_dict as loader
+from paddle.distributed.flex_checkpoint.dcp.sharded_weight import (
+    ShardedWeight,
+    make_replicated_sharded_weight,
+)
+from parameterized import parameterized
+
+
+class TestReasons(CheckpointTest):
+    def setUp(self):
+        super().setUp()
+        self.weights = {
+            key: make_replicated_sharded_weight(key, paddle.ones([4, 6]))
+            for key in 'abc'
+        }
+        self.save(self.weights)
+
+    def test_first_key_and_how_many_others(self):
+        for key in 'bc':
+            self.weights[key] = make_replicated_sharded_weight(
+                key, paddle.ones([5, 6])
+            )
+        self.check_log(
+            self.weights, False,
+            "'b'", 'expected shape (5, 6)', 'has (4, 6)', '1 others',
+        )  # fmt: skip
+
+    def test_offset_flattened_missing(self):
+        self.weights['b'] = ShardedWeight(
+            'b', paddle.ones([4, 6]), (4, 6), (8, 6), (4, 0)
+        )
+        self.check_log(self.weights, False, "'b'", 'offset (4, 0)', '(0, 0)')
+        self.weights['a'] = ShardedWeight(
+            'a', paddle.ones([24]), (4, 6), (4, 6), (0, 0), True, slice(0, 24)
+        )
+        self.check_log(self.weights, False, "'a'", 'flattened', '(0, 24)')
+        del self.weights['a'], self.weights['b']
+        self.weights['d'] = self.weights['c']
+        self.check_log(self.weights, False, "'d'", 'missing in the metadata')
+
+    def test_what_was_read(self):
+        read_bytes = os.path.getsize(self.metadata_path)
+        self.check_log(
+            self.weights, True,
+            'is resumable', '3 tensors', f'{read_bytes} bytes', ' ms',
+        )  # fmt: skip
+
+    def test_another_rank_cannot(self):
+        with mock.patch.object(fast_resumable.logger, 'info') as info:
+            self.assertIs(self.fast(self.weights, 0, others=False), False)
+        self.assertIn('1 other ranks', info.call_args[0][0])
+
+    def test_one_collective_of_a_bool(self):
+        self.assertIs(self.fast(self.weights, rank=0), True)
+        self.assertEqual(self.gathered, [True])
+        self.assertIs(self.fast(self.weights, rank=1), False)
+        self.assertEqual(self.gathered, [False])
+        self.assertIs(self.fast(self.weights), True)
+        self.assertEqual(self.gathered, [])
+
+
+class TestChoice(CheckpointTest):
+    """`_resumable_locally`, and what `load_state_dict` makes of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.tensors = {'a': paddle.arange(6.0), 'b': paddle.to_tensor(3.0)}
+        self.save(self.tensors)
+
+    def choose(self, state_dict, fast_resumable_check=True):
+        self.loaded = []
+
+        def load(path, **kwargs):
+            self.loaded.append(os.path.basename(path))
+            return original(path, **kwargs)
+
+        original = paddle.load
+        with mock.patch.object(paddle, 'load', load):
+            return loader._resumable_locally(
+                self.path,
+                self.metadata_path,
+                state_dict,
+                False,
+                None,
+                fast_resumable_check,
+            )
+
+    def test_true_and_false_are_final(self):
+        for state_dict, expected in (
+            (self.tensors, True),
+            ({'a': paddle.ones([7])}, False),
+        ):
+            stale = metadata_of({}, {})
+            loader._metadata_manager.set_metadata_list([stale])
+            with mock.patch.object(
+                loader, 'check_resumable_locally', side_effect=AssertionError
+            ):
+                self.assertIs(self.choose(state_dict), expected)
+            self.assertEqual(self.loaded, [])
+            # What a failed load left behind is not taken for this checkpoint's.
+            self.assertTrue(loader._metadata_manager.is_metadata_list_empty())
+
+    def test_none_runs_the_stock_check(self):
+        for switch, declined in ((True, True), (False, False)):
+            with mock.patch.object(
+                loader, 'check_resumable_locally_fast', return_value=None
+            ) as fast:
+                self.assertIs(self.choose(self.tensors, switch), True)
+            self.assertEqual(fast.called, declined)
+            self.assertEqual(self.loaded, ['0.metadata'])
+            self.assertFalse(loader._metadata_manager.is_metadata_list_empty())
+            loader._metadata_manager.clear()
+
+    def restore(self, **options):
+        target = {'a': paddle.zeros([6]), 'b': paddle.to_tensor(0.0)}
+        loaded = []
+
+        def load(path, **kwargs):
+            loaded.append(os.path.basename(path))
+            return original(path, **kwargs)
+
+        original = paddle.load
+        with mock.patch.object(paddle, 'load', load):
+            dist.load_state_dict(target, self.path, **options)
+        for key, value in self.tensors.items():
+            np.testing.assert_array_equal(target[key].numpy(), value.numpy())
+        self.assertTrue(loader._metadata_manager.is_metadata_list_empty())
+        return loaded
+
+    @parameterized.expand([(False,), (True,)])
+    def test_local_restore(self, offload):
+        self.assertEqual(self.restore(offload=offload), ['0_0.distcp'])
+        self.assertEqual(
+            self.restore(offload=offload, fast_resumable_check=False),
+            ['0.metadata', '0_0.distcp'],
+        )
+
+    def test_directory_saved_to_again(self):
+        self.restore()
+        self.tensors = {key: value + 1 for key, value in self.tensors.items()}
+        dist.save_state_dict(self.tensors, self.path)
+        self.assertEqual(self.restore(), ['0_0.distcp'])
+
+    def test_id_0_is_restored_beside_others(self):
+        other = {key: value + 1 for key, value in self.tensors.items()}
+        dist.save_state_dict(other, self.path, unique_id=9)
+        self.assertEqual(self.restore(unique_id=0), ['0_0.distcp'])
+
+    def test_a_reshard_loads_the_metadata(self):
+        loaded = []
+
+        def chosen(*args, **kwargs):
+            loaded.append(loader._metadata_manager.is_metadata_list_empty())
+
+        for switch, is_empty in ((True, True), (False, False)):
+            with mock.patch.object(loader, 'load_state_dict_impl', chosen):
+                dist.load_state_dict(
+                    {'a': paddle.ones([7])},
+                    self.path,
+                    fast_resumable_check=switch,
+                )
+            self.assertEqual(loaded.pop(), is_empty)
+
+
+if __name__ == '__main__':
+    unittest.main()
