@@ -74,8 +74,8 @@ LOAD_COLUMNS = (
     Column('min', 'seconds_min', milliseconds),
     Column('max', 'seconds_max', milliseconds),
     Column('GB/s', 'gb_per_s', '{:.2f}'.format),
-    Column('vs. serial', 'speedup', times),
-    Column('of memcpy', 'of_limit', times),
+    Column('speedup', 'speedup', times),
+    Column('time / memcpy', 'of_limit', times),
     Column('peak / payload', 'peak_ratio', '{:.3f}'.format),
 )
 

@@ -64,7 +64,7 @@ TIME_COLUMNS = (
     Column('ms', 'seconds', milliseconds),
     Column('min', 'seconds_min', milliseconds),
     Column('max', 'seconds_max', milliseconds),
-    Column('vs. first', 'speedup', times),
+    Column('speedup', 'speedup', times),
 )
 
 DECISION_COLUMNS = (
@@ -79,7 +79,7 @@ SCAN_COLUMNS = (
 
 RESTORE_COLUMNS = (
     *TIME_COLUMNS,
-    Column('of memcpy', 'of_limit', times),
+    Column('time / memcpy', 'of_limit', times),
     Column('GB/s', 'gb_per_s', '{:.2f}'.format),
     Column('peak / payload', 'peak_ratio', '{:.3f}'.format),
 )
