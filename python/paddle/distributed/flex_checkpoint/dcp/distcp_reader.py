@@ -92,6 +92,12 @@ class _Blob(_Inert):
     def __init__(self, length_bytes):
         self.length_bytes = length_bytes
 
+    def __len__(self):
+        return self.length_bytes
+
+
+_DATA_TYPES = frozenset((_Blob, bytes, bytearray))
+
 
 class _Dtype:
     """Stands for a numpy dtype; `item_bytes` is None if it is no plain one."""
@@ -204,12 +210,12 @@ class _ScannedFile:
 
 def _tensor_shape(array):
     """The shape of an array whose payload has the length that it implies."""
-    if not isinstance(array, _Array):
+    if type(array) is not _Array:
         raise ValueError(
             f'expected an array, but received {type(array).__name__}'
         )
     shape, dtype, data = array.shape, array.dtype, array.data
-    if not isinstance(dtype, _Dtype) or dtype.item_bytes is None:
+    if type(dtype) is not _Dtype or dtype.item_bytes is None:
         raise ValueError(
             'expected the dtype of a tensor, '
             f'but received {str(getattr(dtype, "code", None))[:16]}'
@@ -221,19 +227,15 @@ def _tensor_shape(array):
         or min(shape, default=0) < 0
     ):
         raise ValueError(f'expected a shape of at most {_MAX_DIMS} sizes')
-    if isinstance(data, _Blob):
-        found_bytes = data.length_bytes
-    elif isinstance(data, (bytes, bytearray)):
-        found_bytes = len(data)
-    else:
+    if type(data) not in _DATA_TYPES:
         raise ValueError(
             f'expected bytes of a payload, but received {type(data).__name__}'
         )
     expected_bytes = math.prod(shape) * dtype.item_bytes
-    if found_bytes != expected_bytes:
+    if len(data) != expected_bytes:
         raise ValueError(
             f'expected {expected_bytes} bytes for shape {shape} of '
-            f'{dtype.code}, but received {found_bytes}'
+            f'{dtype.code}, but received {len(data)}'
         )
     return shape
 

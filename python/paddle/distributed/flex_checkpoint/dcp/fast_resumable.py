@@ -41,7 +41,6 @@ import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 
 from .distcp_reader import _scan
-from .metadata import LocalTensorMetadata
 from .metadata_reader import _read_metadata_head
 from .utils import extract_tensor_metadata
 
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from paddle import Tensor
     from paddle.distributed.collective import Group
 
+    from .metadata import LocalTensorMetadata
     from .sharded_weight import ShardedWeight
 
 # Names of data files where pickle spells them: SHORT_BINUNICODE or BINUNICODE,
@@ -97,16 +97,17 @@ def _first_split_key(state_dict_metadata):
 
 
 def _is_whole(shard):
-    # A shard that an older release pickled may lack a field altogether.
-    shape = getattr(shard, 'local_shape', None)
-    return (
-        isinstance(shard, LocalTensorMetadata)
-        and isinstance(shape, tuple)
-        and shard.global_shape == shape
-        and getattr(shard, 'global_offset', None) == (0,) * len(shape)
-        and shard.is_flattened is False
-        and shard.flattened_range is None
-    )
+    try:
+        shape = shard.local_shape
+        return (
+            type(shape) is tuple
+            and shard.global_shape == shape
+            and shard.global_offset == (0,) * len(shape)
+            and shard.is_flattened is False
+            and shard.flattened_range is None
+        )
+    except AttributeError:  # no shard, or one that lacks a field
+        return False
 
 
 class _Place(NamedTuple):

@@ -191,12 +191,15 @@ def _load_cut(buffer, place, opcodes):
 
 
 def _is_state_dict_metadata(value):
-    return isinstance(value, dict) and all(
-        isinstance(key, str)
-        and isinstance(shards, list)
-        and all(isinstance(shard, LocalTensorMetadata) for shard in shards)
-        for key, shards in value.items()
-    )
+    if not isinstance(value, dict):
+        return False
+    for key, shards in value.items():
+        if not isinstance(key, str) or not isinstance(shards, list):
+            return False
+        for shard in shards:
+            if not isinstance(shard, LocalTensorMetadata):
+                return False
+    return True
 
 
 def _take_state_dict_metadata(head, place):
