@@ -22,6 +22,7 @@ from pathlib import Path
 
 from wiring import Versions
 
+from .adopt_payloads import adopt_payloads
 from .fast_resumable_check import fast_resumable_check
 from .load_num_workers import load_num_workers
 from .load_state_dict_num_workers import load_state_dict_num_workers
@@ -30,7 +31,11 @@ PATCHES = [
     load_num_workers,
     load_state_dict_num_workers,
     fast_resumable_check,
+    adopt_payloads,
 ]
+
+# Of the series, as CHANGELOG.md counts; patched wheels bear it.
+VERSION = '0.1.0'
 
 VERSIONS_FILE = Path(__file__).with_name('versions.json')
 
