@@ -122,6 +122,45 @@ class TestAddParameter(WiringCase):
         )
 
 
+class TestWrapCall(WiringCase):
+    @staticmethod
+    def edit(module):
+        module.function('brew').wrap_call(
+            'boil', '_pour(\n    {call},\n    cup,\n)', why=WHY
+        )
+
+    def test_lines_of_the_call_move_in(self):
+        self.assert_wired(
+            'def brew(w):\n    return boil(\n        w  # cold\n    )\n',
+            self.edit,
+            'def brew(w):\n    return _pour(\n        boil(\n'
+            '            w  # cold\n        ),\n        cup,\n    )\n',
+        )
+
+    def test_call_in_another_call(self):
+        self.assert_wired(
+            'def brew(w):\n    return sip(boil(w))\n',
+            self.edit,
+            'def brew(w):\n    return sip(_pour(\n        boil(w),\n'
+            '        cup,\n    ))\n',
+        )
+
+    def test_wrapper_with_other_arguments(self):
+        self.assert_missed(
+            'def brew(w):\n    return _pour(boil(w), mug)\n',
+            self.edit,
+            'brew: already has another call of _pour, which is not from '
+            'this series',
+        )
+
+    def test_two_calls(self):
+        self.assert_missed(
+            'def brew(w):\n    boil(w)\n    boil(w)\n',
+            self.edit,
+            'brew: expected 1 call of boil, but found 2 (lines 2, 3)',
+        )
+
+
 class TestSwapCall(WiringCase):
     @staticmethod
     def edit(module):

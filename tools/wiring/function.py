@@ -182,6 +182,33 @@ class Function:
             else:
                 self._conflict(f'another call of {ours}')
 
+    def wrap_call(
+        self, anchor: str, text: str, *, why: str, times: int = 1
+    ) -> None:
+        """A call around one; `{call}` is where that one then stands."""
+        for call in self._calls([anchor], times):
+            ours = _expression(text.replace('{call}', ast.unparse(call)))
+            around = [
+                n
+                for n in ast.walk(self._node)
+                if isinstance(n, ast.Call)
+                and call in n.args
+                and same_code(n.func, ours.func)
+            ]
+            if around and same_code(around[0], ours):
+                self._had('wrap_call', why, ast.unparse(ours.func))
+            elif around:
+                self._conflict(f'another call of {ast.unparse(ours.func)}')
+            else:
+                start, end = self._module.span(call)
+                indent = self._module.indent(start)
+                # The lines of the old call move as far in as its first one.
+                deeper = re.search(r'( *)\{call\}', text)[1]
+                inner = reindented(self._module.code(call), deeper)
+                new = reindented(text, indent).replace('{call}', inner)
+                self._module.put(start, end, new)
+                self._did('wrap_call', why)
+
     def add_argument(
         self,
         anchor: str,
@@ -364,7 +391,8 @@ class MissingFunction:
         pass
 
     append_item = insert_before_return = insert_at_start = _ignore
-    replace_statements = swap_call = add_argument = add_parameter = _ignore
+    replace_statements = swap_call = wrap_call = add_argument = _ignore
+    add_parameter = _ignore
     add_doc_option = add_doc_args = _ignore
 
 
