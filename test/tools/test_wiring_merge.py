@@ -15,6 +15,7 @@
 """Adding our part of a module: definitions, fields, imports, whole files."""
 
 import unittest
+from textwrap import dedent
 
 import wiring
 from wiring_case import MODULE, WHY, WiringCase, a_patch
@@ -98,6 +99,129 @@ class TestDefinitions(WiringCase):
         plan = self.plan(a_patch(lambda t: t.add(MODULE, why=WHY)))
         self.assertIn(
             f'{MODULE}: in <module>: expected our part', plan.report()
+        )
+
+
+class TestOnly(WiringCase):
+    """Several patches add to one module, each what it needs."""
+
+    PART = dedent('''\
+        from __future__ import annotations
+
+        import os
+        import sys
+        from typing import TYPE_CHECKING
+
+        if TYPE_CHECKING:
+            class Options(Dict):
+                one: int
+
+        # Shared.
+        LIMIT = 1
+
+
+        # Of the first.
+        def first():
+            return os, LIMIT
+
+
+        # Of the second.
+        def second():
+            return _helper(sys)
+
+
+        def _helper(x):
+            return x + LIMIT
+        ''')
+    BEFORE = dedent('''\
+        import math
+        from typing import TYPE_CHECKING
+
+        if TYPE_CHECKING:
+            class Options(Dict):
+                zero: int
+        ''')
+    FIRST = dedent('''\
+        from __future__ import annotations
+
+        import math
+        import os
+        from typing import TYPE_CHECKING
+
+        if TYPE_CHECKING:
+            class Options(Dict):
+                zero: int
+
+
+        # Shared.
+        LIMIT = 1
+
+
+        # Of the first.
+        def first():
+            return os, LIMIT
+        ''')
+    BOTH = FIRST.replace('import os\n', 'import os\nimport sys\n').replace(
+        'zero: int\n', 'zero: int\n        one: int\n'
+    ) + dedent('''\
+
+
+        # Of the second.
+        def second():
+            return _helper(sys)
+
+
+        def _helper(x):
+            return x + LIMIT
+        ''')
+
+    def patches(self, *onlies):
+        for number, only in enumerate(onlies):
+
+            def edit(tree, only=only):
+                tree.add(MODULE, only=only, why=WHY)
+
+            # Marks as patches have them: what they alone bring.
+            patch = a_patch(edit, mark=(MODULE, only[0]))
+            patch.__name__ = f'invented_{number}'
+            yield patch
+
+    def plan_only(self, *onlies):
+        self.put({MODULE: self.BEFORE})
+        self.put({MODULE: self.PART}, self.overlay)
+        return self.plan(*self.patches(*onlies))
+
+    def test_each_brings_what_it_uses(self):
+        plan = self.plan_only(['first'], ['second', 'Options'])
+        first, second = plan.outcomes
+        self.assertIsInstance(second, wiring.Applied, plan.report())
+        self.assertEqual(first.changes[MODULE].after.decode(), self.FIRST)
+        self.assertEqual(second.changes[MODULE].after.decode(), self.BOTH)
+
+    def test_second_time(self):
+        plan = self.plan_only(['first'], ['second', 'Options'])
+        self.put(plan.texts)
+        again = self.plan(*self.patches(['first'], ['second', 'Options']))
+        for outcome in again.outcomes:
+            self.assertIsInstance(
+                outcome, wiring.AlreadyApplied, again.report()
+            )
+
+    def test_a_name_that_our_part_lacks(self):
+        [outcome] = self.plan_only(['third']).outcomes
+        self.assertEqual(
+            [str(cause) for cause in outcome.causes],
+            [f'{MODULE}: in third: expected third in our part, but found none'],
+        )
+
+    def test_what_no_patch_takes_is_told(self):
+        self.put({MODULE: self.PART}, self.overlay)
+        self.assertEqual(
+            wiring.check(self.overlay, [*self.patches(['first'])]),
+            [
+                f'{MODULE}: {name}: no patch brings it into a tree'
+                for name in ('Options', 'second', '_helper')
+            ],
         )
 
 

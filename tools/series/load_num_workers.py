@@ -35,6 +35,7 @@ def load_num_workers(tree: Tree) -> None:
     )
     io = tree.add(
         'framework/io.py',
+        only=('_load_pickle', '_resolve_num_workers', '_LoadOptions'),
         why='load needs the loader, type checkers need its option',
     )
 

@@ -28,13 +28,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .function import Function
-from .merge import defined_names, is_docstring, is_type_checking
+from .imports import bound_names
+from .merge import (
+    defined_names,
+    is_docstring,
+    is_type_checking,
+    our_names,
+    with_uses,
+)
 from .module import Module
 from .source import Source, SourceError, decode, first_line_start
 from .tree import KINDS, PatchRecord, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from .tree import Patch
 
@@ -70,6 +77,8 @@ class _Recorder:
                 return _Recorder(Function, where, self._log)
             if self._kind is Tree and verb in ('add', 'new'):
                 self._log.parts.add(values['name'])
+            if self._kind is Tree and verb == 'add':
+                self._log.takes(values['name'], values.get('only'))
             if verb != 'file':
                 self._log.edit(self._where, verb, values)
             if self._kind is Tree and verb in ('add', 'file'):
@@ -87,7 +96,16 @@ class _Log:
         self.parts: set[str] = set()
         self.edited: set[str] = set()
         self.problems: list[str] = []
+        # By module, the names taken of our part; None for all of them.
+        self.taken: dict[str, set[str] | None] = {}
         self._seen: set[tuple] = set()
+
+    def takes(self, name: str, only: Collection[str] | None) -> None:
+        taken = self.taken.setdefault(name, set())
+        if only is None or taken is None:
+            self.taken[name] = None
+        else:
+            taken.update(only)
 
     def edit(self, where: str, verb: str, values: dict) -> None:
         what = f'{where}: {verb}'
@@ -165,6 +183,7 @@ def check(overlay: Path, patches: Sequence[Patch] | None = None) -> list[str]:
     ]
     for name in sorted(log.parts & log.edited & have):
         log.problems += _part_problems(overlay / name, name)
+        log.problems += _taken_problems(overlay / name, name, log.taken)
     return log.problems
 
 
@@ -238,3 +257,24 @@ def _part_problems(path: Path, name: str) -> list[str]:
         and not any(start <= c.offset < end for start, end in taken)
     ]
     return problems
+
+
+def _taken_problems(
+    path: Path, name: str, taken: dict[str, set[str] | None]
+) -> list[str]:
+    """What of a part of ours no patch brings into a tree."""
+    only = taken.get(name)
+    if only is None:
+        return []
+    try:
+        body = Source(decode(path.read_bytes())[0]).tree.body
+    except SourceError:
+        return []  # told already
+    names = our_names(body)
+    used = with_uses(names, only)
+    imported = {n for s in body for n in bound_names(s)}
+    return [
+        f'{name}: {ours}: no patch brings it into a tree'
+        for ours in names
+        if ours not in used and ours not in imported
+    ]

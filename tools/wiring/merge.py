@@ -25,11 +25,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .imports import ImportBlock
+from .imports import ImportBlock, bound_names
 from .source import TOP, first_line_start, lines_found, same_code
 
 if TYPE_CHECKING:
-    from collections.abc import KeysView
+    from collections.abc import Collection, KeysView
 
     from .module import Module
     from .source import Source
@@ -43,21 +43,36 @@ class Merge:
         ours(Source): our part of it.
         why(str): the reason.
         verb(str): the verb to report.
+        only(Collection[str]|None): the names wanted, with what they use; None
+            for all.
     """
 
     def __init__(
-        self, module: Module, ours: Source, why: str, verb: str = 'add'
+        self,
+        module: Module,
+        ours: Source,
+        why: str,
+        verb: str = 'add',
+        only: Collection[str] | None = None,
     ) -> None:
         self._module = module
         self._ours = ours
         self._why = why
         self._verb = verb
+        names = our_names(ours.tree.body)
+        self._taken = with_uses(names, names if only is None else only)
+        self._shares = only is not None
+        for name in sorted(set(only or ()) - set(names)):
+            module.miss(name, f'{name} in our part', 'none')
 
     def merge(self) -> None:
         imports = ImportBlock(self._module, TOP, self._module.tree.body)
         previous = None
         for statement in self._ours.tree.body:
             if defined_names(statement):
+                if self._taken.isdisjoint(defined_names(statement)):
+                    previous = None
+                    continue
                 added = self._add_definition(statement, previous)
                 previous = statement if added else None
                 continue
@@ -93,7 +108,11 @@ class Merge:
             return True
         text = _definition(self._ours, ours)
         if any(_definition(module, s) == text for s in theirs):
-            module.had(where, self._verb, self._why, where)
+            # An earlier patch may have needed it too.
+            if self._shares:
+                module.same(where, self._verb, self._why)
+            else:
+                module.had(where, self._verb, self._why, where)
         elif len(theirs) == 1 and _extends(ours, theirs[0]):
             self._add_fields(ours, theirs[0])
         else:
@@ -143,6 +162,8 @@ class Merge:
 
     def _merge_type_checking(self, ours: ast.If) -> None:
         module = self._module
+        if self._taken.isdisjoint(our_names(ours.body)):
+            return
         blocks = [s for s in module.tree.body if is_type_checking(s)]
         if len(blocks) != 1:
             what = '1 block "if TYPE_CHECKING:"'
@@ -153,6 +174,8 @@ class Merge:
         for statement in ours.body:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 self._add_import(statement, imports)
+                continue
+            if self._taken.isdisjoint(defined_names(statement)):
                 continue
             names = ', '.join(defined_names(statement))
             found = [s for s in blocks[0].body if _extends(statement, s)]
@@ -169,7 +192,9 @@ class Merge:
         self, ours: ast.Import | ast.ImportFrom, block: ImportBlock
     ) -> None:
         module, missing = self._module, []
-        for alias in ours.names:
+        for alias, name in zip(ours.names, bound_names(ours), strict=True):
+            if name not in self._taken:
+                continue
             others = block.binding(alias)
             if not others:
                 missing.append(alias)
@@ -201,6 +226,34 @@ def defined_names(statement: ast.stmt) -> KeysView[str]:
         n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)
     ]
     return dict.fromkeys(names).keys()
+
+
+def our_names(body: list[ast.stmt]) -> dict[str, set[str]]:
+    """The names that statements of ours bind, each with the names it uses."""
+    names: dict[str, set[str]] = {}
+    for statement in body:
+        used = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        if is_type_checking(statement):
+            names.update(our_names(statement.body))
+        for name in defined_names(statement):
+            names.setdefault(name, set()).update(used)
+        for name in bound_names(statement):
+            names.setdefault(name, set())
+    return names
+
+
+def with_uses(
+    names: dict[str, set[str]], only: Collection[str]
+) -> KeysView[str]:
+    """Out of our names those wanted, what they use, and so on."""
+    # Of no effect where nothing is annotated; else nothing works without it.
+    taken, pending = {}, ['annotations', *only]
+    while pending:
+        name = pending.pop()
+        if name in names and name not in taken:
+            taken[name] = None
+            pending += names[name]
+    return taken.keys()
 
 
 def is_docstring(statement: ast.stmt) -> bool:

@@ -31,6 +31,8 @@ from .outcome import Edit, Miss
 from .source import TOP, Source, lines_found, same_code
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from .tree import Tree
 
 
@@ -90,9 +92,11 @@ class Module(Editor):
             return MissingFunction()
         return Function(self, found[0])
 
-    def merge(self, ours: Source, why: str) -> None:
+    def merge(
+        self, ours: Source, why: str, only: Collection[str] | None = None
+    ) -> None:
         """What our part of the module has and this module lacks."""
-        Merge(self, ours, why).merge()
+        Merge(self, ours, why, only=only).merge()
 
     def add_import(self, text: str, *, why: str) -> None:
         """An import statement, in the place that isort gives it."""
@@ -154,7 +158,9 @@ class MissingModule:
     def function(self, name: str) -> MissingFunction:
         return MissingFunction()
 
-    def merge(self, ours: Source, why: str) -> None:
+    def merge(
+        self, ours: Source, why: str, only: Collection[str] | None = None
+    ) -> None:
         pass
 
     def add_import(self, text: str, *, why: str) -> None:

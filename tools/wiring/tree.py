@@ -27,7 +27,7 @@ from .outcome import Change, Edit, Miss
 from .source import TOP, Source, SourceError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     Patch = Callable[['Tree'], None]
@@ -52,6 +52,8 @@ class PatchRecord:
             later than the first version that the series fits.
         link(str|None): for a temporary patch, the upstream change that will
             make it needless.
+        tests(tuple[str, ...]): the patch's own tests and what they import,
+            as patterns of paths relative to `test/`.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class PatchRecord:
     mark: tuple[str, str]
     needs: tuple[str, str] | None = None
     link: str | None = None
+    tests: tuple[str, ...] = ()
 
 
 def patch(**fields: object) -> Callable[[Patch], Patch]:
@@ -127,15 +130,25 @@ class Tree:
             self._modules[name] = self._open(name)
         return self._modules[name]
 
-    def add(self, name: str, *, why: str) -> Module | MissingModule:
-        """Add what our part of a module has; -> the module."""
+    def add(
+        self, name: str, *, why: str, only: Collection[str] | None = None
+    ) -> Module | MissingModule:
+        """Add what our part of a module has; -> the module.
+
+        Args:
+            name(str): the module, relative to `paddle/`.
+            why(str): the reason.
+            only(Collection[str]|None): where several patches add to one
+                module, the names that this patch needs; what they use of our
+                part comes along. None for all.
+        """
         module = self.file(name)
         try:
             ours = Source(decode(self._part(name))[0])
         except (OSError, SourceError) as error:
             self._miss(name, 'our part of the module', str(error))
         else:
-            module.merge(ours, why)
+            module.merge(ours, why, only)
         return module
 
     def new(self, name: str, *, why: str) -> None:
