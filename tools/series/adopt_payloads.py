@@ -28,7 +28,9 @@ _ADOPTABLE = 'adoptable=config.adoptable'
 def adopt_payloads(tree: Tree) -> None:
     """io: let Tensors take over what a parallel load has read"""
     io = tree.add(
-        'framework/io.py', why='what becomes of a loaded array is decided here'
+        'framework/io.py',
+        only=('_note_adoptable', '_array_to_tensor'),
+        why='what becomes of a loaded array is decided here',
     )
     io.function('_parse_load_config').insert_before_return(
         'inner_config.adoptable = {}',
