@@ -101,6 +101,25 @@ class TestRounds(unittest.TestCase):
             {'a': [3, 5], 'b': [4, 6]},
         )
 
+    def test_memory_is_settled_before_each_call(self):
+        order = []
+
+        def way():
+            order.append('call')
+            return Sample(1.0, 1)
+
+        with mock.patch.object(common, 'settle_memory', order.append):
+            common.run_rounds({'a': way}, 2, 'x', settled_bytes=5)
+        self.assertEqual(order, [5, 'call', 5, 'call'])
+
+    def test_no_more_is_settled_than_can_be_spared(self):
+        with (
+            mock.patch.object(common, 'available_memory', lambda: 1 << 20),
+            mock.patch('mmap.mmap', wraps=common.mmap.mmap) as mapped,
+        ):
+            common.settle_memory(1 << 40)
+        self.assertEqual(mapped.call_args.args, (-1, 1 << 19))
+
     def test_summary_is_of_medians(self):
         rows = common.summarise(
             {

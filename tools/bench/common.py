@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import mmap
 import multiprocessing
 import os
 import shutil
@@ -212,6 +213,25 @@ def available_memory() -> int | None:
     return None
 
 
+def settle_memory(size_bytes: int) -> None:
+    """Lets the next load have memory that the machine really has.
+
+    A virtual machine gets memory from its host when it is first touched, at
+    the cost of a second or more per GiB. Which load meets such memory is
+    chance; huge pages, which are seldom free for long, meet it more often.
+    So as much as a load takes is touched and given back just before. What
+    cannot be spared is left out.
+    """
+    available_bytes = available_memory()
+    if available_bytes is not None:
+        size_bytes = min(size_bytes, available_bytes // 2)
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE) as memory:
+        if hasattr(mmap, 'MADV_HUGEPAGE'):
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(memory, np.uint8).fill(1)
+
+
 def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two arrays have the same bytes, in C order."""
     if first.nbytes != second.nbytes:
@@ -316,6 +336,7 @@ def run_rounds(
     rounds: int,
     what: str,
     warmups: int = 0,
+    settled_bytes: int = 0,
 ) -> dict[str, list[Sample]]:
     """Lets the ways to do a thing take turns.
 
@@ -324,6 +345,8 @@ def run_rounds(
         rounds(int): how often each is measured.
         what(str): the thing, for the progress lines.
         warmups(int, optional): rounds before those that count. Default: 0.
+        settled_bytes(int, optional): what to give to `settle_memory` before
+            each call. Default: 0, it is not called.
 
     Returns:
         dict[str, list[Sample]]: one sample per round, by name of the way.
@@ -333,6 +356,8 @@ def run_rounds(
         label = 'warm-up' if number < 0 else f'round {number + 1} of {rounds}'
         progress(f'{what}: {label}')
         for name, call in calls.items():
+            if settled_bytes:
+                settle_memory(settled_bytes)
             sample = call()
             if number >= 0:
                 samples[name].append(sample)

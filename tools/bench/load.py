@@ -164,6 +164,7 @@ def compare_loads(
             f'{format_bytes(checkpoint.tensor_bytes)} tensors, protocol '
             f'{protocol}, {comparison.result}, {comparison.regime}',
             warmups=int(is_warm),
+            settled_bytes=checkpoint.payload_bytes,
         )
     if is_warm:  # memory that was left by the load before is no peak of this
         samples = {

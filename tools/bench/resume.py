@@ -121,6 +121,7 @@ def compare(
                 rounds,
                 f'{what}, {regime}',
                 warmups=int(regime == 'warm'),
+                settled_bytes=columns.get('payload_bytes', 0),
             )
         if regime == 'warm':  # memory that is left over makes no peak
             samples = {
