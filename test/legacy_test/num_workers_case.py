@@ -19,7 +19,6 @@ import logging
 import os
 import pickle
 import struct
-import sys
 import tempfile
 import threading
 import unittest
@@ -237,13 +236,3 @@ class NumWorkersCase(unittest.TestCase):
 def shortened(value, length=300):
     text = repr(value)
     return text if len(text) <= length else f'{text[:length]}...'
-
-
-def waits_in(thread_id, *names):
-    """Whether a thread stands in functions of these names, inner or outer."""
-    frame = sys._current_frames().get(thread_id)
-    wanted = set(names)
-    while frame is not None:
-        wanted.discard(frame.f_code.co_name)
-        frame = frame.f_back
-    return not wanted
