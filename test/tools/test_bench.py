@@ -60,6 +60,16 @@ def restore_nothing(state_dict, path, **options):
     """Leaves the destination as it was."""
 
 
+def restore_first(state_dict, path, **options):
+    """Leaves what an earlier call of the same process restored."""
+    if not restore_first.has_restored:
+        paddle.distributed.load_state_dict(state_dict, path)
+    restore_first.has_restored = True
+
+
+restore_first.has_restored = False
+
+
 def always_true(checkpoint, state_dict):
     """Decides without a look."""
     return True
@@ -482,6 +492,7 @@ class TestResume(BenchCase):
             ('decide_stock', always_true, 'always_true: expected False'),
             ('shapes_by_scan', no_shapes, 'other shapes for 3 keys'),
             ('restore', restore_nothing, 'bytes differ'),
+            ('restore', restore_first, 'bytes differ'),
         ]
     )
     def test_wrong_answers_fail(self, name, replacement, message):
