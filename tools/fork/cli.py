@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from . import checkout, demo, harness
+from . import check, checkout, demo, export, harness
 from .console import EXIT_INTERRUPTED, EXIT_OK, ForkError
 from .project import Project
 
@@ -93,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
         'set up only, and print the PYTHONPATH to use',
     )
     add_checkout_commands(add)
+    add_series_commands(add)
     return parser
 
 
@@ -170,6 +171,42 @@ def add_checkout_commands(add) -> None:
     )
 
 
+def add_series_commands(add) -> None:
+    """The commands `check` and `export`."""
+    command = add(
+        run_check,
+        'check',
+        'tell which patches of the series fit a Paddle tree',
+        '\nNothing is changed. A version is fetched once with pip, and its '
+        'Python files\nare kept in build/sources.',
+    )
+    command.add_argument(
+        'tree',
+        nargs='*',
+        help='a checkout, a directory that holds paddle/, a wheel, or a '
+        'version such as 3.3.0 (default: the Paddle installed in .venv)',
+    )
+    command = add(
+        run_export,
+        'export',
+        'write the series as patches for `git am`',
+        '\nThe patches are generated from the last commit of the checkout, '
+        'which is\nonly read. Each has its tests, and the tree is whole '
+        'after each.',
+    )
+    command.add_argument(
+        'checkout', type=Path, help='a git repository of Paddle'
+    )
+    command.add_argument(
+        '-o',
+        '--output',
+        type=Path,
+        required=True,
+        metavar='DIR',
+        help='where the patch files go; must hold none yet',
+    )
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     number = int(text)
@@ -220,6 +257,16 @@ def run_diff(options: argparse.Namespace) -> int:
     else:
         root = checkout.tree_root(options.checkout)
     return checkout.diff(root, project.overlay)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """`check`"""
+    return check.check(Project(), options.tree)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """`export`"""
+    return export.export(Project(), options.checkout, options.output)
 
 
 def end_on_signal(number: int, frame: object) -> NoReturn:

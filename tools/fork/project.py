@@ -55,6 +55,11 @@ class Project:
         """CMake's build directory."""
         return self.root / 'build' / 'ctest'
 
+    @property
+    def sources(self) -> Path:
+        """Python files of released versions, by version."""
+        return self.root / 'build' / 'sources'
+
     def environ(self, *more_paths: Path) -> dict[str, str]:
         """The environment in which Python finds the fork tree."""
         paths = os.pathsep.join(map(str, (self.tree, *more_paths)))
