@@ -25,6 +25,15 @@ DCP = 'distributed/flex_checkpoint/dcp'
     since='3.3.0',
     mark=(f'{DCP}/load_state_dict.py', '_resumable_locally'),
     needs=(f'{DCP}/utils.py', 'check_resumable_locally'),
+    tests=(
+        'flex_checkpoint/fast_resumable_case.py',
+        'flex_checkpoint/test_fast_resumable.py',
+        'flex_checkpoint/test_fast_resumable_choice.py',
+        'flex_checkpoint/test_fast_resumable_damaged.py',
+        'flex_checkpoint/test_fast_resumable_two_ranks.py',
+        'flex_checkpoint/test_load_state_dict_metadata.py',
+        'flex_checkpoint/test_scan_tensor_shapes.py',
+    ),
 )
 def fast_resumable_check(tree: Tree) -> None:
     """dcp: decide on local restore without the whole metadata"""

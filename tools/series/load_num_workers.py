@@ -22,6 +22,10 @@ from wiring import Tree, patch
     checked='2026-11-29',
     since='3.2.0',
     mark=('framework/io_utils.py', '_load_pickle'),
+    tests=(
+        'legacy_test/num_workers_case.py',
+        'legacy_test/test_paddle_load_damaged.py',
+    ),
 )
 def load_num_workers(tree: Tree) -> None:
     """io: read tensor payloads in parallel in paddle.load"""

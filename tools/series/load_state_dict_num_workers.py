@@ -33,6 +33,7 @@ _DOCUMENTATION = (
     since='3.3.0',
     mark=(LOAD_STATE_DICT, '_resolve_num_workers'),
     needs=(LOAD_STATE_DICT, 'local_load_state_dict'),
+    tests=('flex_checkpoint/test_load_state_dict_num_workers.py',),
 )
 def load_state_dict_num_workers(tree: Tree) -> None:
     """dcp: read data files in parallel in load_state_dict"""
