@@ -26,12 +26,14 @@ from .adopt_payloads import adopt_payloads
 from .fast_resumable_check import fast_resumable_check
 from .load_num_workers import load_num_workers
 from .load_state_dict_num_workers import load_state_dict_num_workers
+from .restore_in_place import restore_in_place
 
 PATCHES = [
     load_num_workers,
     load_state_dict_num_workers,
     fast_resumable_check,
     adopt_payloads,
+    restore_in_place,
 ]
 
 # Of the series, as CHANGELOG.md counts; patched wheels bear it.

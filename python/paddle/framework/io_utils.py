@@ -515,14 +515,25 @@ class _ParallelPayloads:
     Reading starts at once and goes on while the unpickler works. On leaving
     the context no worker runs any more, whatever happened and however often
     Ctrl-C was pressed.
+
+    Args:
+        fd (int): The open file.
+        payloads (list[_Payload]): What to read, in file order.
+        num_workers (int): The most threads to read with.
+        targets (list[tuple]|None): For each payload an object and the address
+            in it to read to. None: new objects.
+
+    Attributes:
+        touched (set[int]): After the context: indices of the payloads of which
+            bytes may have been read.
     """
 
-    def __init__(self, fd, payloads, num_workers):
+    def __init__(self, fd, payloads, num_workers, targets=None):
         pieces, self._last_pieces = _plan_pieces(
             payloads, _piece_bytes(payloads, num_workers)
         )
         try:
-            self._targets = [_new_target(payload) for payload in payloads]
+            self._targets = targets or [_new_target(p) for p in payloads]
         except MemoryError as error:
             raise _ReadFault(
                 'no memory for payloads of '
@@ -577,6 +588,19 @@ class _ParallelPayloads:
                 break
             except KeyboardInterrupt as error:
                 interrupt = error
+        unread = {
+            index
+            for index, read in enumerate(self._reads)
+            if read is not None and read.cancelled()
+        }
+        # The piece whose thread could not be started may have been read, too.
+        begun = self._pieces[: len(self._reads) + 1]
+        self.touched = {
+            part.payload_index
+            for index, parts in enumerate(begun)
+            if index not in unread
+            for part in parts
+        }
         # Futures hold errors, whose frames hold this: a cycle with the payloads.
         self._reads.clear()
         self._targets.clear()

@@ -85,12 +85,13 @@ class _Function(_Inert):
 
 
 class _Blob(_Inert):
-    """Stands for bytes of which only the number is known."""
+    """Stands for bytes of which number and place in the file are known."""
 
-    __slots__ = ('length_bytes',)
+    __slots__ = ('length_bytes', 'payload')
 
-    def __init__(self, length_bytes):
+    def __init__(self, length_bytes, payload=None):
         self.length_bytes = length_bytes
+        self.payload = payload
 
     def __len__(self):
         return self.length_bytes
@@ -121,13 +122,14 @@ class _Dtype:
 class _Array:
     """Stands for an ndarray. Not checked before its key is known."""
 
-    __slots__ = ('shape', 'dtype', 'data')
+    __slots__ = ('shape', 'dtype', 'data', 'is_fortran')
 
-    def __init__(self, shape=None, dtype=None, data=None):
+    def __init__(self, shape=None, dtype=None, data=None, is_fortran=False):
         self.shape, self.dtype, self.data = shape, dtype, data
+        self.is_fortran = is_fortran
 
     def __setstate__(self, state):
-        _, self.shape, self.dtype, _, self.data = state
+        _, self.shape, self.dtype, self.is_fortran, self.data = state
 
 
 def _reconstruct(*_):
@@ -139,8 +141,8 @@ def _frombuffer(data, dtype, shape, order, axes=None):
         # The shape is the one before the axes are permuted.
         if sorted(axes) != list(range(len(shape))):
             raise ValueError(f'expected a permutation, but received {axes}')
-        return _Array(tuple(shape[axis] for axis in axes), dtype, data)
-    return _Array(shape, dtype, data)
+        return _Array(tuple(shape[axis] for axis in axes), dtype, data, True)
+    return _Array(shape, dtype, data, order != 'C')
 
 
 def _encode(text, encoding):
@@ -208,8 +210,8 @@ class _ScannedFile:
         return gap + rest
 
 
-def _tensor_shape(array):
-    """The shape of an array whose payload has the length that it implies."""
+def _check_tensor(array):
+    """Refuse what is no tensor or has not the payload that its shape implies."""
     if type(array) is not _Array:
         raise ValueError(
             f'expected an array, but received {type(array).__name__}'
@@ -237,7 +239,6 @@ def _tensor_shape(array):
             f'expected {expected_bytes} bytes for shape {shape} of '
             f'{dtype.code}, but received {len(data)}'
         )
-    return shape
 
 
 def _walk(file):
@@ -247,7 +248,8 @@ def _walk(file):
 
     def blobs():
         while True:
-            yield _Blob(stream.next_payload().length_bytes)
+            payload = stream.next_payload()
+            yield _Blob(payload.length_bytes, payload)
 
     value = _ShapeUnpickler(stream, encoding='latin1', buffers=blobs()).load()
     if stream.read(1) or file.read_at(file.file_bytes - 1, 1) != pickle.STOP:
@@ -255,37 +257,50 @@ def _walk(file):
     return value
 
 
-def _scan(path):
-    """The shapes, and how many bytes were read to find them."""
-    with open(path, 'rb', buffering=0) as f:
-        file = _ScannedFile(f.fileno())
-        try:
-            tensors = _walk(file)
-        except OSError:
-            raise
-        except Exception as error:  # damaged pickles raise errors of any class
-            raise DistcpFormatError(
-                f'{path}: expected a complete pickle of tensors, '
-                f'but received {type(error).__name__}: {error}'
-            ) from error
+def _stand_ins(fd, path):
+    """What an open file holds, by key, and how many bytes were read for it.
+
+    Args:
+        fd (int): The open file.
+        path (str): Its name, for errors.
+
+    Returns:
+        tuple[dict[str, _Array], int]: Each array is checked: a tensor's dtype,
+        and the number of bytes that its shape implies.
+    """
+    file = _ScannedFile(fd)
+    try:
+        tensors = _walk(file)
+    except OSError:
+        raise
+    except Exception as error:  # damaged pickles raise errors of any class
+        raise DistcpFormatError(
+            f'{path}: expected a complete pickle of tensors, '
+            f'but received {type(error).__name__}: {error}'
+        ) from error
     if type(tensors) is not dict:
         raise DistcpFormatError(
             f'{path}: expected a dict, but received {type(tensors).__name__}'
         )
-    shapes = {}
+    tensors.pop(_NAME_TABLE_KEY, None)
     for key, array in tensors.items():
-        if key == _NAME_TABLE_KEY:
-            continue
         if type(key) is not str:
             raise DistcpFormatError(
                 f'{path}: expected keys of type str, '
                 f'but received {type(key).__name__}'
             )
         try:
-            shapes[key] = _tensor_shape(array)
+            _check_tensor(array)
         except ValueError as error:
             raise DistcpFormatError(f'{path}: {key!r}: {error}') from error
-    return shapes, file.bytes_read
+    return tensors, file.bytes_read
+
+
+def _scan(path):
+    """The shapes, and how many bytes were read to find them."""
+    with open(path, 'rb', buffering=0) as f:
+        tensors, bytes_read = _stand_ins(f.fileno(), path)
+    return {key: array.shape for key, array in tensors.items()}, bytes_read
 
 
 def scan_tensor_shapes(path: str) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,45 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+"""load_state_dict(..., num_workers=n): restore into the tensors' own memory."""
+
+from wiring import Tree, patch
+
+from .load_state_dict_num_workers import LOAD_STATE_DICT
+
+
+@patch(
+    kind='permanent',
+    checked='2026-11-29',
+    since='3.3.0',
+    mark=(LOAD_STATE_DICT, '_restore_in_place'),
+    needs=(LOAD_STATE_DICT, 'local_load_state_dict'),
+)
+def restore_in_place(tree: Tree) -> None:
+    """dcp: read local data straight into the tensors to restore"""
+    tree.new(
+        'distributed/flex_checkpoint/dcp/in_place_restore.py',
+        why='matching, reading and assigning are one job of their own',
+    )
+    dcp = tree.file(LOAD_STATE_DICT)
+    dcp.add_import(
+        'from .in_place_restore import _restore_in_place',
+        why='it is called here',
+    )
+    dcp.function('local_load_state_dict').insert_at_start(
+        'if _restore_in_place(state_dict, path, use_dist, num_workers):\n'
+        '    return',
+        why='what it declines goes on as before',
+    )
