@@ -33,14 +33,14 @@ LOGGER_NAME = 'paddle.framework.io_utils'
 LARGE_BYTES = 64 * 1024 + 24
 
 
-def small_thresholds(piece_bytes=10_000, payload_bytes=1):
+def small_thresholds(piece_bytes=10_000, min_piece_bytes=1):
     """Let files of a few bytes take the parallel path, cut in many reads."""
     return mock.patch.multiple(
         io_utils,
         _MIN_PARALLEL_BYTES=1,
-        _MIN_PARALLEL_PAYLOAD_BYTES=payload_bytes,
+        _MIN_PARALLEL_PAYLOAD_BYTES=1,
         _PIECE_BYTES=piece_bytes,
-        _MIN_PIECE_BYTES=1,
+        _MIN_PIECE_BYTES=min_piece_bytes,
     )
 
 
