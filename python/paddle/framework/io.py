@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import collections
+import gc
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,50 +59,53 @@ def _reference_counts(objects):
     return [(item, sys.getrefcount(item)) for item in objects]
 
 
-def _is_sole_holder(array):
-    """Whether nothing else refers to the payload below an array."""
-    probe = np.frombuffer(bytearray(1), 'u1')
-    alone = sys.getrefcount(probe.base)
-    held = array
-    while True:
-        if isinstance(held, np.ndarray):
-            count, held = sys.getrefcount(held.base), held.base
-        elif isinstance(held, memoryview):  # numpy's, around a bytearray
-            count, held = sys.getrefcount(held.obj), held.obj
-        else:
-            return type(held) in (bytes, bytearray)
-        if count > alone:
-            return False
+def _owners(held):
+    """What keeps the memory of an array, the payload last."""
+    if type(held) is np.ndarray:
+        return [held.base, *_owners(held.base)]
+    if isinstance(held, memoryview):  # numpy's, of a bytearray
+        # Memoryviews of one object may share the buffer between.
+        return [*gc.get_referents(held), held.obj]
+    return []
 
 
-def _argument_reference_count(item):
-    """How often an argument is referred to that its caller does not keep."""
-    return sys.getrefcount(item)
+def _is_sole_owner(array, sole):
+    """Whether no other way leads to the payload below an array."""
+    owners = _owners(array)
+    return (
+        type(owners[-1]) in (bytes, bytearray)
+        and len(owners[-1]) == array.nbytes
+        and not any(map(weakref.getweakrefcount, [array, *owners]))
+        # One more than in the place of finding: the list here.
+        and all(count <= sole + 1 for _, count in _reference_counts(owners))
+    )
 
 
 def _is_adoptable(array):
     return (
-        array.nbytes >= _MIN_ADOPTED_BYTES
-        and type(array) is np.ndarray
-        and array.flags.c_contiguous
-        and array.flags.writeable
+        type(array) is np.ndarray
+        and array.nbytes >= _MIN_ADOPTED_BYTES
+        and array.flags.carray  # in C order, aligned and writeable
         and array.dtype.isnative
         and array.dtype.name in _ADOPTED_DTYPES
     )
 
 
-def _adoptable_arrays(value):
+def _adoptable_arrays(holder):
     """The arrays of a loaded value whose memory a Tensor may have, by id.
 
     Copying an array into a Tensor takes half the time of a load and twice its
     memory. It can be spared where nobody else could see that the memory is
     shared: where neither the array, nor the payload below it, nor a tuple
-    around it is referred to from anywhere but its place in `value`. A list or
-    a dict may be, for it gets the Tensor in the array's place.
+    around it is referred to from anywhere but its place in the value. A list
+    or a dict may be, for it gets the Tensor in the array's place.
+
+    Args:
+        holder (list): The loaded value, held by nothing else for the load.
     """
-    # One reference is the caller's list, the other the place of finding.
+    # One reference is the list's, the other the place of finding.
     _, sole = _reference_counts([object()])[0]
-    found, pending, seen = [], [value], set()
+    found, pending, seen = [], [holder], set()
     while pending:
         item = pending.pop()
         if isinstance(item, np.ndarray):
@@ -116,25 +121,28 @@ def _adoptable_arrays(value):
                 for inner, count in _reference_counts(items)
                 if count <= sole or type(inner) in _CONVERTED_IN_PLACE
             ]
-    return {id(array): array for array in found if _is_sole_holder(array)}
+    return {id(array): array for array in found if _is_sole_owner(array, sole)}
 
 
 def _note_adoptable(value, config):
     """Note in `config` which arrays need no copy; gives `value` back.
 
-    Only what the caller keeps no other reference to is looked at. A serial
-    load stays as it was: all its arrays are copied.
+    A serial load stays as it was: all its arrays are copied. So are those of
+    a load that is traced or profiled, for who looks at frames holds what is
+    in them, and references could not be told apart.
     """
-    held = sys.getrefcount(value) > _argument_reference_count(object())
+    holder = [value]
+    del value  # it would count
     if (
         config.num_workers > 1
         and not config.return_numpy
         and in_dygraph_mode()
         and isinstance(_current_expected_place_(), core.CPUPlace)
-        and not (held and isinstance(value, (np.ndarray, tuple)))
+        and sys.gettrace() is None
+        and sys.getprofile() is None
     ):
-        config.adoptable = _adoptable_arrays(value)
-    return value
+        config.adoptable = _adoptable_arrays(holder)
+    return holder[0]
 
 
 def _array_to_tensor(array, adoptable):
