@@ -24,7 +24,11 @@ from wiring import Tree, patch
     mark=('framework/io_utils.py', '_load_pickle'),
     tests=(
         'legacy_test/num_workers_case.py',
+        'legacy_test/test_paddle_load_counts.py',
         'legacy_test/test_paddle_load_damaged.py',
+        'legacy_test/test_paddle_load_faults.py',
+        'legacy_test/test_paddle_load_interrupts.py',
+        'legacy_test/test_paddle_load_num_workers.py',
     ),
 )
 def load_num_workers(tree: Tree) -> None:
