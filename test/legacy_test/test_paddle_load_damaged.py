@@ -184,6 +184,7 @@ TRAPS = {
         b'(', BIG, b'q\x00', binbytes(DATA[::-1]), b'q\x00h\x00t.'
     ),
     'memo_missing': stream(b'(', BIG, b'h\x07t.'),
+    'text_of_python_2': stream(b'(U\x02\xe9a', BIG, b't.'),
     'persistent_id': stream(b'(', BIG, b'Pname\nt.'),
     'extension': stream(b'(', BIG, b'\x82\x01t.'),
     'bytes8_too_long': stream(
@@ -227,7 +228,7 @@ class TestTraps(NumWorkersCase):
             ('next_buffer_as_argument',), ('next_buffer_in_text',),
             ('readonly_buffer',), ('global_lines',), ('second_pickle',),
             ('trailing_garbage',), ('stop_in_frame',), ('memo_shared',),
-            ('popped',), ('payload_in_payload',),
+            ('popped',), ('payload_in_payload',), ('text_of_python_2',),
         ]
     )  # fmt: skip
     def test_harmless_stream_is_loaded_in_parallel(self, name):

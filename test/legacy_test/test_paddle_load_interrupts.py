@@ -52,11 +52,12 @@ class StuckReads:
         self.release = threading.Event()
         self.begun = threading.Semaphore(0)
         self.lock = threading.Lock()
-        self.running = 0
+        self.running = self.count = 0
 
     def __call__(self, preadv, *args):
         with self.lock:
             self.running += 1
+            self.count += 1
         self.begun.release()
         self.release.wait()
         try:
@@ -86,8 +87,11 @@ class Interrupter(threading.Thread):
         while not self.load_is_out.is_set():
             names = stack_of(self.main)
             place = self.handled, '_drain' in names
-            drains = self.handled == 0 or '_drain' in names
-            if names & WAITS and drains and place not in self.waits_seen:
+            if self.handled:
+                waits = '_drain' in names
+            else:  # all threads have been started
+                waits = '__enter__' not in names
+            if names & WAITS and waits and place not in self.waits_seen:
                 self.waits_seen.add(place)
                 return
             os.sched_yield()
@@ -143,6 +147,7 @@ class TestCtrlC(NumWorkersCase):
             interrupter.load_is_out.set()
             interrupter.join()
         self.assertEqual(interrupter.handled, times)
+        self.assertEqual(reads.count, workers)  # the others were cancelled
         self.assertEqual(self.serial_loads, [])
         return running
 
