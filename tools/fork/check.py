@@ -70,12 +70,7 @@ def find_root(project: Project, tree: str, scratch: Path) -> Path:
     """The directory that holds `paddle/`, which may be fetched first."""
     path = Path(tree)
     if path.is_file():
-        try:
-            extract_sources(path, scratch)
-        except zipfile.BadZipFile as error:
-            raise ForkError(
-                f'{path}: expected a wheel, but received: {error}', EXIT_USAGE
-            ) from error
+        extract_sources(path, scratch)
         return tree_root(scratch)
     if not path.exists() and _VERSION.fullmatch(tree):
         return released(project, tree, scratch)
@@ -100,16 +95,25 @@ def released(project: Project, version: str, scratch: Path) -> Path:
 
 
 def extract_sources(wheel: Path, folder: Path) -> None:
-    """Takes out the Python files of the package `paddle`."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(
-            folder,
-            [
-                name
-                for name in archive.namelist()
-                if name.startswith('paddle/') and name.endswith('.py')
-            ],
-        )
+    """Takes out the Python files of the package `paddle`.
+
+    Raises:
+        ForkError: the file is no wheel, or a damaged one.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(
+                folder,
+                [
+                    name
+                    for name in archive.namelist()
+                    if name.startswith('paddle/') and name.endswith('.py')
+                ],
+            )
+    except zipfile.BadZipFile as error:
+        raise ForkError(
+            f'{wheel}: expected a wheel, but received: {error}', EXIT_USAGE
+        ) from error
 
 
 def listing(tree: str, plan: wiring.Plan) -> list[str]:
