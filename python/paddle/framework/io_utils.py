@@ -630,9 +630,33 @@ def _load_pickle(serial_load, path, f, num_workers):
     """
     if num_workers <= 1 or not isinstance(path, str):
         return serial_load(f, encoding='latin1')
+
+    def in_parallel():
+        return _load_pickle_in_parallel(serial_load, f, num_workers)
+
+    def serially():
+        f.seek(0)
+        return serial_load(f, encoding='latin1')
+
+    return _in_parallel_or_serially(in_parallel, serially, path, num_workers)
+
+
+def _in_parallel_or_serially(in_parallel, serially, path, num_workers):
+    """What one function gives, or else the other; the log says why.
+
+    Args:
+        in_parallel (callable): Raises `_StreamUnsuited` for what is not for
+            it, `_ReadFault` or anything else if it fails.
+        serially (callable): Gives the value, or the error that is raised.
+        path (str): The file, for the log.
+        num_workers (int): The threads asked for, for the log.
+
+    Returns:
+        object: The value.
+    """
     failure = None
     try:
-        return _load_pickle_in_parallel(serial_load, f, num_workers)
+        return in_parallel()
     except _StreamUnsuited as reason:
         _logger.debug(f'{path} is loaded serially: {reason}.')
     except _ReadFault as fault:
@@ -643,8 +667,7 @@ def _load_pickle(serial_load, path, f, num_workers):
     except Exception as error:
         # Kept as text: the error's frames hold the payloads.
         failure = f'{type(error).__name__}: {error}'
-    f.seek(0)
-    value = serial_load(f, encoding='latin1')
+    value = serially()
     if failure is not None:
         _logger.warning(
             f'{path} failed to load with num_workers={num_workers} '
@@ -653,7 +676,13 @@ def _load_pickle(serial_load, path, f, num_workers):
     return value
 
 
+def _check_platform():
+    if sys.implementation.name != 'cpython' or not hasattr(os, 'preadv'):
+        raise _StreamUnsuited('this platform has no parallel path')
+
+
 def _load_pickle_in_parallel(serial_load, f, num_workers):
+    _check_platform()
     unpickler_class = _unpickler_behind(serial_load)
     fd = f.fileno()
     status = os.fstat(fd)
@@ -688,8 +717,6 @@ def _load_pickle_in_parallel(serial_load, f, num_workers):
 
 def _unpickler_behind(serial_load):
     """The class that the serial load unpickles with, a restricted one too."""
-    if sys.implementation.name != 'cpython' or not hasattr(os, 'preadv'):
-        raise _StreamUnsuited('this platform has no parallel path')
     if serial_load is pickle.load:
         return pickle.Unpickler
     module = sys.modules.get(getattr(serial_load, '__module__', None))
