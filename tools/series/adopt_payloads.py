@@ -24,6 +24,11 @@ _ADOPTABLE = 'adoptable=config.adoptable'
     checked='2026-11-29',
     since='3.2.0',
     mark=('framework/io.py', '_note_adoptable'),
+    tests=(
+        'legacy_test/adopted_case.py',
+        'legacy_test/test_paddle_load_adopted_tensors.py',
+        'legacy_test/test_paddle_load_adopted_tensors_in_use.py',
+    ),
 )
 def adopt_payloads(tree: Tree) -> None:
     """io: let Tensors take over what a parallel load has read
