@@ -24,7 +24,10 @@ import subprocess
 import sys
 import unittest
 import zipfile
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest import mock
 
 from fork import wheel
 from fork.console import ForkError
@@ -223,6 +226,17 @@ class TestRefusals(WheelCase):
         (self.folder / 'dist').rmdir()
         message = self.assert_refused(again)
         self.assertIn('see: already applied', message)
+
+    @parameterized.expand(
+        [
+            ('none', PackageNotFoundError('wheel'), 'none'),
+            ('old', ['0.47.9'], '0.47.9'),
+        ]
+    )
+    def test_the_package_wheel(self, _, versions, found):
+        with mock.patch.object(metadata, 'version', side_effect=versions):
+            message = self.assert_refused(self.folder / 'none.whl')
+        self.assertIn(f'but found {found}: ', message)
 
     @parameterized.expand(
         [

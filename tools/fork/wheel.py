@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -49,6 +50,8 @@ BASE_VARIABLE = 'PADDLE_BASE_WHEEL'
 # In the local version, so that `pip list` tells a patched Paddle from stock.
 LABEL = 'fastload'
 NOTE_NAME = 'paddle_fork.json'
+# The first with `wheel pack --local-version`; pyproject.toml asks for it too.
+OLDEST_WHEEL = (0, 48)
 
 
 class WheelName(NamedTuple):
@@ -101,9 +104,25 @@ def make_wheel(project: Project, destination: Path) -> Path:
         ForkError: no base, a base that the series does not fit, or a step
             that failed; `destination` has no new wheel.
     """
+    check_wheel_package()
     with tempfile.TemporaryDirectory(prefix='paddle-wheel-') as scratch:
         base = base_wheel(project, Path(scratch))
         return patch_wheel(project, base, destination, Path(scratch))
+
+
+def check_wheel_package() -> None:
+    """Refuses to start without the package that reads and writes wheels."""
+    try:
+        found = importlib.metadata.version('wheel')
+    except importlib.metadata.PackageNotFoundError:
+        found = 'none'
+    numbers = tuple(map(int, re.findall(r'\d+', found)[:2]))
+    if numbers < OLDEST_WHEEL:
+        oldest = '.'.join(map(str, OLDEST_WHEEL))
+        raise ForkError(
+            f'expected the package wheel {oldest} or newer, but found {found}: '
+            f'{sys.executable} -m pip install --upgrade wheel'
+        )
 
 
 def base_wheel(project: Project, scratch: Path) -> Path:
