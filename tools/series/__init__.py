@@ -27,6 +27,7 @@ from .fast_resumable_check import fast_resumable_check
 from .load_num_workers import load_num_workers
 from .load_state_dict_num_workers import load_state_dict_num_workers
 from .restore_in_place import restore_in_place
+from .safetensors_num_workers import safetensors_num_workers
 
 PATCHES = [
     load_num_workers,
@@ -34,6 +35,7 @@ PATCHES = [
     fast_resumable_check,
     adopt_payloads,
     restore_in_place,
+    safetensors_num_workers,
 ]
 
 # Of the series, as CHANGELOG.md counts; patched wheels bear it.
