@@ -20,7 +20,8 @@ dict is then matched with what the file holds, before anything is written; and
 the payloads are read, in parallel, straight to where the tensors are. Tensors
 for which that is not possible (another place, dtype, shape or layout, memory
 shared with another tensor, payloads inside frames) are assigned one by one
-afterwards, as the general way does it.
+afterwards, as the general way does it. Memory is needed for what the file
+holds of those, and for no more.
 
 Not here: whether a local restore is right (``fast_resumable``), and reading
 itself (``paddle.framework.io_utils``).
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 import time
 from typing import NamedTuple
 
@@ -38,12 +40,12 @@ import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.framework.io_utils import (
     _ParallelPayloads,
+    _read_at,
     _ReadFault,
     _resolve_num_workers,
-    _StreamUnsuited,
 )
 
-from .distcp_reader import DistcpFormatError, _stand_ins
+from .distcp_reader import DistcpFormatError, _Blob, _stand_ins
 from .sharded_weight import ShardedWeight
 
 # The dtypes of Tensors, and as what their bytes stand in a file.
@@ -62,6 +64,16 @@ _STORED_CODES = {
     paddle.complex128: 'c16',
 }
 
+# What becomes a Tensor in the general way, which fails if the file holds more.
+_CONVERTED_CODES = frozenset(_STORED_CODES.values())
+
+# Protocol 2 has no bytes: its payloads are text, encoded on loading.
+_PROTOCOLS = (b'\x80\x03', b'\x80\x04', b'\x80\x05')
+
+
+class _Declined(Exception):
+    """The general way is to restore the state dict; nothing was written."""
+
 
 class _Restored(NamedTuple):
     """A tensor of the state dict and what the file holds for it."""
@@ -69,6 +81,31 @@ class _Restored(NamedTuple):
     key: str
     tensor: paddle.Tensor
     stored: object
+
+    @property
+    def payload(self):
+        """The payload of 64 KiB or more that is stored, or None."""
+        return getattr(self.stored.data, 'payload', None)
+
+
+class _Plan(NamedTuple):
+    """How each tensor is restored.
+
+    Attributes:
+        payloads (list[_Payload]): What is read, in file order.
+        direct (dict[_Payload, _Restored]): Tensors that are read into.
+        superseded (list[_Restored]): Tensors with the memory of a direct one
+            that comes later.
+        assigned (list[_Restored]): Tensors that go the general way, in order.
+    """
+
+    payloads: list
+    direct: dict
+    superseded: list
+    assigned: list
+
+
+# ---- match: which tensors, and what the file holds for them
 
 
 def _local_tensor(value):
@@ -89,63 +126,118 @@ def _match(state_dict, stored_tensors):
             continue
         # As the general way puts it, which finds out half-way through.
         assert key in stored_tensors, f"{key} is not in source_state_dict."
+        if not tensor.is_dense():
+            raise _Declined(f'{key!r} is not a dense tensor')
         pairs.append(_Restored(key, tensor, stored_tensors[key]))
     return pairs
+
+
+def _check_stored(stored_tensors):
+    """Decline what the general way refuses, or what it alone can read."""
+    for key, stored in stored_tensors.items():
+        if stored.dtype.code not in _CONVERTED_CODES:
+            raise _Declined(f'{key!r} has the dtype {stored.dtype.code}')
+        if type(stored.data) is _Blob and stored.data.payload is None:
+            raise _Declined(f'the payload of {key!r} is text')
+        if stored.is_fortran and len(stored.shape) > 2:
+            # Protocol 5 permutes axes; here it is not known how.
+            raise _Declined(f'the axes of {key!r} may be permuted')
+
+
+# ---- plan: what is read to where
+
+
+def _memory_range(pair):
+    """Where the memory that a restore may write to begins and ends."""
+    tensor = pair.tensor
+    address = start = end = tensor.data_ptr()
+    if tensor._is_initialized():
+        item_bytes = tensor.element_size()
+        end += item_bytes
+        for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+            reach_bytes = (size - 1) * stride * item_bytes
+            start += min(reach_bytes, 0)
+            end += max(reach_bytes, 0)
+    # A larger value goes past the end of a view, into the memory behind it.
+    return start, max(end, address + len(pair.stored.data))
+
+
+def _group_by_memory(pairs):
+    """Ranges and indices of pairs, in groups that share no memory."""
+    groups, group_end = [], 0
+    for start, end, index in sorted(
+        (*_memory_range(pair), index) for index, pair in enumerate(pairs)
+    ):
+        if not groups or start >= group_end:
+            groups.append([])
+        groups[-1].append((start, end, index))
+        group_end = max(group_end, end)
+    return groups
 
 
 def _has_its_place(pair):
     """Whether a tensor's memory looks just as its payload does."""
     tensor, stored = pair.tensor, pair.stored
     return (
-        getattr(stored.data, 'payload', None) is not None
+        pair.payload is not None
         and not stored.is_fortran
         and tensor._is_initialized()
-        and tensor.is_dense()
         and tensor.place.is_cpu_place()
+        and tensor.layout == 'NCHW'
         and _STORED_CODES.get(tensor.dtype) == stored.dtype.code
         and tuple(tensor.shape) == stored.shape
         and tensor.is_contiguous()
     )
 
 
-def _direct_payloads(pairs):
-    """The tensor to read each payload into, where there is just one for it.
+def _plan(pairs):
+    """Decide for each tensor how it is restored.
 
-    Tensors that share memory with each other are left out: which of them is
-    written last decides, as it does when they are assigned in order.
+    Of tensors that share memory, the one that is restored last decides, so
+    these are assigned in order. Where all of them have the very same memory,
+    as tied weights do, the last one is enough.
     """
-    counts = collections.Counter(
-        id(pair.stored.data) for pair in pairs if pair.stored.data is not None
-    )
-    ranges = sorted(
-        (
-            (pair.tensor.data_ptr(), index)
-            for index, pair in enumerate(pairs)
-            if _has_its_place(pair) and counts[id(pair.stored.data)] == 1
-        ),
-    )
-    shared = set()
-    end, last = 0, None
-    for start, index in ranges:
-        if start < end:
-            shared |= {index, last}
-        length_bytes = pairs[index].stored.data.length_bytes
-        if start + length_bytes > end:
-            end, last = start + length_bytes, index
-    return {
-        pairs[index].stored.data.payload: pairs[index]
-        for _, index in ranges
-        if index not in shared
-    }
+    uses = collections.Counter(pair.payload for pair in pairs)
+    direct, superseded, assigned = {}, [], []
+    for group in _group_by_memory(pairs):
+        indices = sorted(index for _, _, index in group)
+        *earlier, last = (pairs[index] for index in indices)
+        if (
+            len({(start, end) for start, end, _ in group}) == 1
+            and all(map(_has_its_place, (*earlier, last)))
+            and uses[last.payload] == 1
+        ):
+            direct[last.payload] = last
+            superseded += earlier
+        else:
+            assigned += indices
+    assigned = [pairs[index] for index in sorted(assigned)]
+    payloads = {*direct, *(pair.payload for pair in assigned)} - {None}
+    return _Plan(sorted(payloads), direct, superseded, assigned)
 
 
-def _read_payloads(fd, payloads, direct, num_workers):
+def _plan_restore(path, fd, state_dict):
+    """Check all that can be told beforehand, and plan the restore."""
+    if sys.implementation.name != 'cpython' or not hasattr(os, 'preadv'):
+        raise _Declined('this platform has no parallel path')
+    if not paddle.in_dynamic_mode():
+        raise _Declined('the mode is static')
+    if _read_at(fd, 0, 2) not in _PROTOCOLS:
+        raise _Declined('it is not a pickle of protocol 3, 4 or 5')
+    stored_tensors, _ = _stand_ins(fd, path)
+    _check_stored(stored_tensors)
+    return _plan(_match(state_dict, stored_tensors))
+
+
+# ---- read, and assign the rest
+
+
+def _read_payloads(fd, plan, num_workers):
     """Read payloads into tensors, those of no tensor into buffers.
 
     Args:
         fd (int): The open file.
-        payloads (list[_Payload]): In file order.
-        direct (dict[_Payload, _Restored]): The tensors to read into.
+        plan (_Plan): What to read.
         num_workers (int): The most threads to read with.
 
     Returns:
@@ -154,67 +246,56 @@ def _read_payloads(fd, payloads, direct, num_workers):
     Raises:
         _ReadFault: names the tensors that may have been written to.
     """
-    buffers = {
-        payload: np.empty(payload.length_bytes, 'u1')
-        for payload in payloads
-        if payload not in direct
-    }
+    if not plan.payloads:
+        return {}
+    try:
+        buffers = {
+            payload: np.empty(payload.length_bytes, 'u1')
+            for payload in plan.payloads
+            if payload not in plan.direct
+        }
+    except MemoryError as error:
+        raise _Declined(str(error)) from error
     targets = [
-        (direct[payload].tensor, direct[payload].tensor.data_ptr())
-        if payload in direct
+        (plan.direct[payload].tensor, plan.direct[payload].tensor.data_ptr())
+        if payload in plan.direct
         else (buffers[payload], buffers[payload].ctypes.data)
-        for payload in payloads
+        for payload in plan.payloads
     ]
-    reader = _ParallelPayloads(fd, payloads, num_workers, targets)
+    reader = _ParallelPayloads(fd, plan.payloads, num_workers, targets)
     try:
         with reader:
-            for _ in payloads:
+            for _ in plan.payloads:
                 reader.take()
     except _ReadFault as fault:
-        touched = [payloads[index] for index in sorted(reader.touched)]
-        keys = [direct[p].key for p in touched if p in direct]
+        keys = [pair.key for pair in _touched(plan, reader)]
         raise _ReadFault(
             f'{fault}; overwritten already, in part or whole: '
             f'{", ".join(keys) or "no tensor"}'
         ) from fault
     finally:
-        for pair in direct.values():
+        for pair in _touched(plan, reader):
             pair.tensor._bump_inplace_version()
     return buffers
+
+
+def _touched(plan, reader):
+    """The tensors to which bytes may have been read."""
+    # Ctrl-C may come before the reader knows.
+    touched = getattr(reader, 'touched', range(len(plan.payloads)))
+    payloads = [plan.payloads[index] for index in sorted(touched)]
+    return [plan.direct[p] for p in payloads if p in plan.direct]
 
 
 def _assign(pair, buffers):
     """Assign a tensor the general way, from bytes of the file."""
     stored = pair.stored
-    payload = getattr(stored.data, 'payload', None)
-    data = stored.data if payload is None else buffers[payload]
+    data = stored.data if pair.payload is None else buffers[pair.payload]
     array = np.frombuffer(data, stored.dtype.code).reshape(
         stored.shape, order='F' if stored.is_fortran else 'C'
     )
     source = paddle.to_tensor(array).to(pair.tensor.place)
     paddle.assign(source, pair.tensor)
-
-
-def _restore(path, fd, state_dict, num_workers):
-    """Restore all of a state dict; give a summary for the log."""
-    stored_tensors, _ = _stand_ins(fd, path)
-    pairs = _match(state_dict, stored_tensors)
-    direct = _direct_payloads(pairs)
-    payloads = sorted(
-        {
-            pair.stored.data.payload
-            for pair in pairs
-            if getattr(pair.stored.data, 'payload', None) is not None
-        }
-    )
-    buffers = (
-        _read_payloads(fd, payloads, direct, num_workers) if payloads else {}
-    )
-    in_place = {id(pair) for pair in direct.values()}
-    for pair in pairs:
-        if id(pair) not in in_place:
-            _assign(pair, buffers)
-    return f'{len(direct)} of {len(pairs)} tensors in place'
 
 
 def _restore_in_place(state_dict, path, use_dist, num_workers):
@@ -241,17 +322,28 @@ def _restore_in_place(state_dict, path, use_dist, num_workers):
     file_path = os.path.join(path, f'{rank}_0.distcp')
     started_s = time.perf_counter()
     try:
+        if not os.path.isfile(file_path):  # opening a pipe would wait
+            raise _Declined('it is not a regular file')
         with open(file_path, 'rb', buffering=0) as f:
-            done = _restore(file_path, f.fileno(), state_dict, num_workers)
-    except (OSError, DistcpFormatError) as error:
-        logger.debug(f'{file_path} is restored the general way: {error}.')
+            plan = _plan_restore(file_path, f.fileno(), state_dict)
+            buffers = _read_payloads(f.fileno(), plan, num_workers)
+    except (OSError, DistcpFormatError, _Declined) as reason:
+        logger.debug(f'{file_path} is restored the general way: {reason}.')
         return False
-    except (_ReadFault, _StreamUnsuited) as fault:
+    except _ReadFault as fault:
         logger.warning(
             f'{file_path} could not be read with num_workers={num_workers} '
-            f'({fault}); it is loaded serially.'
+            f'({fault}); it is loaded the general way.'
         )
         return False
+    for pair in plan.superseded:
+        pair.tensor._bump_inplace_version()
+    for pair in plan.assigned:
+        _assign(pair, buffers)
+    count = len(plan.direct) + len(plan.superseded)
     elapsed_s = time.perf_counter() - started_s
-    logger.info(f'{file_path}: restored {done} in {elapsed_s:.3f} s.')
+    logger.info(
+        f'{file_path}: restored {count} of {count + len(plan.assigned)} '
+        f'tensors in place in {elapsed_s:.3f} s.'
+    )
     return True
