@@ -26,6 +26,10 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
     since='3.3.0',
     mark=(LOAD_STATE_DICT, '_restore_in_place'),
     needs=(LOAD_STATE_DICT, 'local_load_state_dict'),
+    tests=(
+        'flex_checkpoint/restore_in_place_case.py',
+        'flex_checkpoint/test_restore_in_place.py',
+    ),
 )
 def restore_in_place(tree: Tree) -> None:
     """dcp: read local data straight into the tensors to restore
@@ -33,7 +37,8 @@ def restore_in_place(tree: Tree) -> None:
     With num_workers above 1, a local restore reads each payload into the
     memory of the tensor that it is for, where place, dtype, shape and
     layout allow; other tensors are restored as before. Everything is
-    checked before the first byte is written.
+    checked before the first byte is written. With offload, the Tensors on
+    the CPU take over the arrays' memory.
 
     A restore holds three copies of the data at its peak: the loaded
     arrays, the Tensors made of them, the Tensors to restore.
@@ -56,3 +61,24 @@ def restore_in_place(tree: Tree) -> None:
         '    return',
         why='what it declines goes on as before',
     )
+
+    tree.new(
+        'distributed/flex_checkpoint/dcp/offloaded_arrays.py',
+        why='whether an array needs to be copied is decided there',
+    )
+    dcp.add_import(
+        'from .offloaded_arrays import _offloaded_items, _offloaded_tensor',
+        why='they are called here',
+    )
+    for name in 'local_load_state_dict', 'load_state_dict_impl':
+        function = dcp.function(name)
+        function.swap_call(
+            ['state_dict_numpy.items()'],
+            '_offloaded_items(state_dict_numpy, num_workers)',
+            why='which arrays need no copy is found before the first is made',
+        )
+        function.swap_call(
+            ['paddle.to_tensor(value, place=paddle.CPUPlace())'],
+            '_offloaded_tensor(value)',
+            why='this call copies',
+        )
