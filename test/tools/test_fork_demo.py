@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 import paddle
-from fork import demo, demo_worker
+from fork import demo, demo_resume, demo_worker
 from fork.console import EXIT_FAILED, EXIT_OK, ForkError
 from parameterized import parameterized
 
@@ -78,6 +78,70 @@ class TestReport(unittest.TestCase):
                 ['numpy', '8', '1.000', '6.00', '3.00x', '2.00'],
             ],
         )
+
+
+def resume_report(decision='local', equal=True, seconds=2.0):
+    """What a rank reports of one restore."""
+    return {
+        'decision': decision,
+        'decision_seconds': seconds / 4,
+        'decision_bytes': 1000 * seconds,
+        'seconds': seconds,
+        'equal': equal,
+    }
+
+
+class TestResume(unittest.TestCase):
+    def verdict(self, **wrong):
+        good = resume_report()
+        ranks = [{'stock': [good], 'fast': [good]} for _ in range(2)]
+        ranks[1]['fast'] = [good, resume_report(**wrong)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            return demo_resume.verdict(ranks)
+
+    def test_one_wrong_restore_fails(self):
+        self.assertEqual(self.verdict(), EXIT_OK)
+        self.assertEqual(self.verdict(equal=False), EXIT_FAILED)
+        self.assertEqual(self.verdict(decision='reshard'), EXIT_FAILED)
+
+    def test_table_shows_medians_of_all_ranks(self):
+        ranks = [
+            {
+                'stock': [resume_report(seconds=s) for s in (9.0, rank)],
+                'fast': [resume_report('reshard', seconds=1.0)],
+            }
+            for rank in (4.0, 6.0)
+        ]
+        lines = demo_resume.table(ranks, 8).splitlines()
+        self.assertEqual(
+            [line.split() for line in lines[1:]],
+            [
+                ['stock', '1', 'local', '1875.0', '7,500', '7.500'],
+                ['fast', '8', 'reshard', '250.0', '1,000', '1.000'],
+            ],
+        )
+
+    def test_a_rank_that_fails_shows_its_reason(self):
+        project = mock.Mock()
+        project.environ.return_value = {'PYTHONPATH': '/no/such'}
+        with (
+            mock.patch.object(demo_resume, 'RANKS', 'two'),
+            self.assertRaisesRegex(ForkError, 'two.*\\n.*a rank failed'),
+        ):
+            demo_resume.launch(
+                project, Path(sys.executable), Path('/no/such'), 1, 1
+            )
+
+    def test_ranks_that_hang_are_ended(self):
+        project = mock.Mock()
+        project.environ.return_value = {}
+        with (
+            mock.patch.object(demo_resume, 'LIMIT_SECONDS', 0),
+            self.assertRaisesRegex(ForkError, 'did not end within 0 s'),
+        ):
+            demo_resume.launch(
+                project, Path(sys.executable), Path('/no/such'), 1, 1
+            )
 
 
 class TestDigest(unittest.TestCase):
