@@ -126,7 +126,7 @@ class TestResume(unittest.TestCase):
         project.environ.return_value = {'PYTHONPATH': '/no/such'}
         with (
             mock.patch.object(demo_resume, 'RANKS', 'two'),
-            self.assertRaisesRegex(ForkError, 'two.*\\n.*a rank failed'),
+            self.assertRaisesRegex(ForkError, '(?s)two.*a rank failed'),
         ):
             demo_resume.launch(
                 project, Path(sys.executable), Path('/no/such'), 1, 1
