@@ -47,7 +47,8 @@ def as_saved(value):
 class Conversion:
     """How one array became a Tensor; holds neither."""
 
-    def __init__(self, array, tensor):
+    def __init__(self, array, adoptable, tensor):
+        self.allowed = id(array) in adoptable
         self.adopted = tensor.data_ptr() == array.ctypes.data
         self.array = weakref.ref(array)
 
@@ -60,7 +61,7 @@ def conversions():
 
     def recorded(array, adoptable):
         tensor = convert(array, adoptable)
-        found.append(Conversion(array, tensor))
+        found.append(Conversion(array, adoptable, tensor))
         return tensor
 
     with mock.patch.object(io, '_array_to_tensor', recorded):

@@ -49,6 +49,14 @@ def facts(tensor):
     )  # fmt: skip
 
 
+def unnumbered(result):
+    """Paddle numbers the Tensors that operations make; drop the number."""
+    for item in result if isinstance(result, list) else [result]:
+        if getattr(item, 'name', '').startswith('eager_tmp'):
+            item.name = 'eager_tmp'
+    return result
+
+
 def added(tensor):
     tensor.add_(paddle.to_tensor(1.5))
     tensor[3:9] = 4.0
@@ -186,9 +194,11 @@ class UseTest(AdoptedCase):
 
     @parameterized.expand((use.__name__, use) for use in USES)
     def test_use(self, _, use):
-        # The name left on the caller's side would be one more holder.
-        found = fingerprint(use(self.load_one()))
-        self.assertEqual(found, fingerprint(use(self.load_one(1))))
+        found, expected = (
+            fingerprint(unnumbered(use(self.load_one(num_workers))))
+            for num_workers in (2, 1)
+        )
+        self.assertEqual(found, expected)
         self.assertEqual(
             fingerprint(self.load()), fingerprint(self.load(1)), 'the file'
         )
@@ -202,14 +212,14 @@ class UseTest(AdoptedCase):
         np.testing.assert_array_equal(tensor, np.full(LENGTH, 2.0))
 
     def test_second_load_is_independent(self):
-        value = {'a': numbers(), 'b': ('name', numbers(seed=1))}
+        value = {'a': ('one', numbers()), 'b': ('two', numbers(seed=1))}
         first = self.load_adopted(value)
         second = self.load()
         first['a'].zero_()
         first['b'].set_value(numbers(seed=2))
-        np.testing.assert_array_equal(second['a'], value['a'])
+        np.testing.assert_array_equal(second['a'], value['a'][1])
         np.testing.assert_array_equal(second['b'], value['b'][1])
-        np.testing.assert_array_equal(self.load()['a'], value['a'])
+        np.testing.assert_array_equal(self.load()['a'], value['a'][1])
 
     def test_fork(self):
         tensor = self.load_one()
@@ -235,10 +245,6 @@ class LifetimeTest(AdoptedCase):
         gc.disable()
         self.addCleanup(gc.enable)
         self.arrays = [numbers(), numbers(seed=1)]
-        self.dump({'a': self.arrays[0], 'b': [('name', self.arrays[1])]})
-        with conversions() as found:
-            self.value = self.load()
-        self.assertEqual([item.adopted for item in found], [False, True])
         self.dump({'a': self.arrays[0], 'b': [self.arrays[1]]})
         with conversions() as found:
             self.value = self.load()
@@ -278,7 +284,7 @@ class LifetimeTest(AdoptedCase):
         self.value['a']._share_buffer_to(other)
         del self.value
         self.assertEqual(self.alive(), [True, False])
-        np.testing.assert_array_equal(other, self.arrays[0])
+        self.assertEqual(other.item(), self.arrays[0][0])
         del other
         self.assertEqual(self.alive(), [False, False])
 
@@ -293,8 +299,9 @@ class TrainingTest(AdoptedCase):
 
     def setUp(self):
         super().setUp()
-        model, optimizer = self.build(seed=1)
-        self.train(model, optimizer)
+        with paddle.utils.unique_name.guard():
+            model, optimizer = self.build(seed=1)
+            self.train(model, optimizer)
         self.paths = [self.path + kind for kind in ('.model', '.optimizer')]
         paddle.save(model.state_dict(), self.paths[0])
         paddle.save(optimizer.state_dict(), self.paths[1])
@@ -306,16 +313,15 @@ class TrainingTest(AdoptedCase):
 
     def build(self, seed):
         paddle.seed(seed)
-        with paddle.utils.unique_name.guard():  # the same names each time
-            model = paddle.nn.Sequential(
-                paddle.nn.Linear(151, 131),
-                paddle.nn.LayerNorm(131),
-                paddle.nn.GELU(),
-                paddle.nn.Linear(131, 139),
-            )
-            optimizer = paddle.optimizer.AdamW(
-                0.01, parameters=model.parameters(), weight_decay=0.1
-            )
+        model = paddle.nn.Sequential(
+            paddle.nn.Linear(151, 131),
+            paddle.nn.LayerNorm(131),
+            paddle.nn.GELU(),
+            paddle.nn.Linear(131, 139),
+        )
+        optimizer = paddle.optimizer.AdamW(
+            0.01, parameters=model.parameters(), weight_decay=0.1
+        )
         return model, optimizer
 
     def train(self, model, optimizer, steps=3):
@@ -336,10 +342,11 @@ class TrainingTest(AdoptedCase):
             states = [self.load(num_workers, path) for path in self.paths]
         adopted = sum(item.adopted for item in found)
         self.assertEqual(adopted, 4 + 2 if num_workers > 1 else 0)
-        model, optimizer = self.build(seed=2)
-        model.set_state_dict(states[0])
-        optimizer.set_state_dict(states[1])
-        losses = self.train(model, optimizer)
+        with paddle.utils.unique_name.guard():  # the names that were saved
+            model, optimizer = self.build(seed=2)
+            model.set_state_dict(states[0])
+            optimizer.set_state_dict(states[1])
+            losses = self.train(model, optimizer)
         results = [
             [item.numpy().tobytes() for item in model.parameters()],
             [fingerprint(item) for item in optimizer.state_dict().values()],
