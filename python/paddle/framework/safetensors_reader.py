@@ -76,7 +76,7 @@ _ARRAY_DTYPES = {
     'U64': _Dtype('uint64', 8),
 }
 
-# The library makes bfloat16 of uint16, and fails with larger ones.
+# The library makes bfloat16 of uint16; for the larger ones Paddle lacks kernels.
 _TENSOR_DTYPES = {
     **_SHARED_DTYPES,
     'BF16': _Dtype('bfloat16', 2),
@@ -159,7 +159,9 @@ class _Tensors:
             name=None,
             stop_gradient=True,
         )
-        return flat.view(getattr(paddle, dtype)).reshape(shape)
+        # At least one view: that gives the name that the library's have.
+        row = flat.unsqueeze(0)
+        return row.view(getattr(paddle, dtype)).reshape(shape)
 
 
 # ---- plan: what lies where
