@@ -140,6 +140,9 @@ class TestSources(CheckCase):
         with self.assertRaisesRegex(ForkError, 'x.whl: expected a wheel'):
             self.check(path)
 
+    def test_bad_usage_is_2(self):
+        self.assertEqual(cli.main(['check', 'no/such']), 2)
+
     def test_no_tree(self):
         with self.assertRaisesRegex(ForkError, 'no/such: expected a Paddle'):
             self.check('no/such')

@@ -22,7 +22,7 @@ import unittest
 from pathlib import Path
 
 import series
-from fork import export
+from fork import cli, export
 from fork.console import EXIT_OK, ForkError
 from invented_case import HEADER, TESTS, TREE, InventedCase, put
 from parameterized import parameterized
@@ -242,6 +242,15 @@ class TestRefusals(ExportCase):
             f.write('x = 1\n')
         self.assertRegex(
             self.assert_refused(), r'these differ: framework/io\.py$'
+        )
+
+    def test_bad_usage_is_2(self):
+        with self.assertRaises(SystemExit) as ended:
+            cli.main(['export', str(self.checkout)])
+        self.assertEqual(ended.exception.code, 2)
+        output = str(self.folder / 'none')
+        self.assertEqual(
+            cli.main(['export', str(self.folder), '--output', output]), 2
         )
 
     def test_patches_in_the_way(self):

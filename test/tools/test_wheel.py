@@ -49,9 +49,10 @@ Version: of nothing; the text below the headers stays.
 
 
 class WheelCase(InventedCase):
-    def make_base(self, tree=TREE, version='9.9.1', tags='', build=''):
+    def make_base(self, tree=TREE, version='9.9.1', tags='', build='', kind=''):
         """Packs a base wheel; -> its path, under the file name's tags."""
-        name, root = f'paddlepaddle-{version}', self.folder / 'base'
+        name = f'paddlepaddle{kind}-{version}'
+        root = self.folder / 'base'
         put(tree, root)
         put(
             {
@@ -73,7 +74,7 @@ class WheelCase(InventedCase):
             check=True,
             capture_output=True,
         )
-        [packed] = self.folder.glob('paddlepaddle-*.whl')
+        [packed] = self.folder.glob('paddlepaddle*.whl')
         tags = tags or 'cp39-cp39-manylinux1_x86_64'
         parts = [name, build, tags] if build else [name, tags]
         return packed.rename(self.folder / f'{"-".join(parts)}.whl')
@@ -121,6 +122,16 @@ class TestWheel(WheelCase):
                     *('py3-none-l_x', 'py3-none-m_x'),
                 ],
             }[tags],
+        )
+
+    def test_gpu(self):
+        made = self.make_wheel(self.make_base(kind='_gpu'))
+        name = 'paddlepaddle_gpu-9.9.1+fastload.4.5.6'
+        self.assertTrue(made.name.startswith(f'{name}-cp39'), made)
+        with zipfile.ZipFile(made) as archive:
+            folders = {n.partition('/')[0] for n in archive.namelist()}
+        self.assertEqual(
+            folders, {'paddle', 'scripts', f'{name}.data', f'{name}.dist-info'}
         )
 
     def test_content(self):

@@ -219,7 +219,7 @@ def describe(root: Path, name: WheelName, content: dict[str, object]) -> str:
     """Writes note and tags and renames the data; -> the local version."""
     version, _, local = name.version.partition('+')
     local = '.'.join(filter(None, (local, LABEL, series.VERSION)))
-    info = root / f'{name.distribution}-{name.version}.dist-info'
+    [info] = root.glob('*.dist-info')
     (info / NOTE_NAME).write_text(json.dumps(content, indent=2) + '\n')
     # The file name is what installers went by; builds of Paddle are renamed
     # to a wider platform afterwards, without a word of it inside.
@@ -228,11 +228,9 @@ def describe(root: Path, name: WheelName, content: dict[str, object]) -> str:
     lines += [f'Tag: {tag}' for tag in name.tags]
     (info / 'WHEEL').write_text('\n'.join(lines) + '\n')
     # Its name has to follow the version too, which `wheel pack` leaves.
-    data = root / f'{name.distribution}-{name.version}.data'
+    data = info.with_suffix('.data')
     if data.is_dir():
-        data.rename(
-            data.with_name(f'{name.distribution}-{version}+{local}.data')
-        )
+        data.rename(root / f'{name.distribution}-{version}+{local}.data')
     return local
 
 
