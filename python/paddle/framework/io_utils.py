@@ -21,7 +21,9 @@ import os
 import pickle
 import stat
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import BuiltinMethodType
 from typing import NamedTuple
 
 # The C pickler writes every payload of this size or more outside its frames
@@ -42,6 +44,10 @@ _PIECE_BYTES = 16 * 1024 * 1024
 # A payload is cut no finer than this when it is shared out between workers:
 # the size of a huge page, so that two workers seldom fault in the same one.
 _MIN_PIECE_BYTES = 2 * 1024 * 1024
+
+# A frame's length and the frame, or a string's, are read one after the other;
+# the next read is of one byte, an opcode.
+_MAX_LONG_READS = 2
 
 # What is read at once outside the payloads: opcodes between two tensors take
 # 100 to 300 bytes, and the next payload's opcode should come with them.
@@ -273,9 +279,15 @@ class _PayloadStream:
     may cross such a place. That read is made either for an opcode, which is
     then the NEXT_BUFFER executed, or for an argument, after which the
     unpickler, having nothing buffered, must read again and is refused. So
-    each replaced opcode was executed as an opcode where the plan had it, and
-    the parse is that of the original file, byte for byte, whatever the frames
-    claim. Unplanned payloads are read from the file like everything else.
+    each replaced opcode was executed as an opcode where the plan had it.
+    Unplanned payloads are read from the file like everything else.
+
+    An argument that crosses the end of its frame continues behind it where
+    the file can peek, as the serial load's can; here, the unpickler drops the
+    rest of the frame. It then asks for more than one byte (for a single one
+    there is no rest), straight after the frame, which itself came straight
+    after its eight bytes of length. No honest stream has three such reads in
+    a row, so the third is refused. A payload's `readinto` drops nothing.
 
     Args:
         read_at (callable): (offset, length) -> the bytes there, fewer only at
@@ -293,6 +305,7 @@ class _PayloadStream:
         self._plan = iter(payloads)
         self._offset = 0
         self._window, self._window_offset = b'', 0
+        self._long_reads = 0
         self._advance()
 
     def _advance(self):
@@ -305,6 +318,15 @@ class _PayloadStream:
         )
 
     def read(self, length):
+        if length == 1:
+            self._long_reads = 0
+        else:
+            self._long_reads += 1
+            if self._long_reads > _MAX_LONG_READS:
+                raise self._unplanned(f'a read of {length} bytes in a frame')
+        return self._read(length)
+
+    def _read(self, length):
         offset = self._offset
         if length > self._limit - offset:
             return self._read_planned_opcode(length)
@@ -316,6 +338,7 @@ class _PayloadStream:
         return data
 
     def readinto(self, buffer):
+        self._long_reads = 0
         length = len(buffer)
         if (
             self._readinto_at is not None
@@ -325,11 +348,13 @@ class _PayloadStream:
             count = self._readinto_at(self._offset, buffer)
             self._offset += count
             return count
-        data = self.read(length)
+        data = self._read(length)
         buffer[: len(data)] = data
         return len(data)
 
     def readline(self):
+        if self._long_reads:
+            raise self._unplanned('a line in a frame')
         length = _WINDOW_BYTES
         while True:
             longest = min(self._limit, self._file_bytes) - self._offset
@@ -542,6 +567,8 @@ class _ParallelPayloads:
         self._fd, self._pieces = fd, pieces
         self._reads = []
         self._taken = self._waited = 0
+        self._idle = threading.Condition()
+        self._running, self._closed, self.touched = 0, False, set()
         self._pool = ThreadPoolExecutor(
             min(num_workers, len(pieces)), thread_name_prefix='paddle-load'
         )
@@ -549,11 +576,7 @@ class _ParallelPayloads:
     def __enter__(self):
         try:
             for parts in self._pieces:
-                self._reads.append(
-                    self._pool.submit(
-                        _read_piece, self._fd, parts, self._targets
-                    )
-                )
+                self._reads.append(self._pool.submit(self._read, parts))
         except BaseException as error:
             self._drain()
             if isinstance(error, RuntimeError):
@@ -563,6 +586,19 @@ class _ParallelPayloads:
 
     def __exit__(self, *exc_info):
         self._drain()
+
+    def _read(self, parts):
+        with self._idle:
+            if self._closed:
+                return
+            self._running += 1
+            self.touched.update(part.payload_index for part in parts)
+        try:
+            _read_piece(self._fd, parts, self._targets)
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
 
     def take(self):
         """The next payload's object, once all of it has arrived."""
@@ -580,27 +616,22 @@ class _ParallelPayloads:
         return value
 
     def _drain(self):
-        """Cancel what is queued, wait for what is in flight."""
+        """Let no piece begin any more, wait for those that have begun.
+
+        Joining the threads is not enough: a join that Ctrl-C interrupts takes
+        the thread for ended (CPython 3.10 to 3.12), and one that was being
+        started may not be known to the pool.
+        """
         interrupt = None
         while True:
             try:
+                with self._idle:
+                    self._closed = True
+                    self._idle.wait_for(lambda: not self._running)
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 break
             except KeyboardInterrupt as error:
                 interrupt = error
-        unread = {
-            index
-            for index, read in enumerate(self._reads)
-            if read is not None and read.cancelled()
-        }
-        # The piece whose thread could not be started may have been read, too.
-        begun = self._pieces[: len(self._reads) + 1]
-        self.touched = {
-            part.payload_index
-            for index, parts in enumerate(begun)
-            if index not in unread
-            for part in parts
-        }
         # Futures hold errors, whose frames hold this: a cycle with the payloads.
         self._reads.clear()
         self._targets.clear()
@@ -634,8 +665,7 @@ def _load_pickle(serial_load, path, f, num_workers):
     def in_parallel():
         return _load_pickle_in_parallel(serial_load, f, num_workers)
 
-    def serially():
-        f.seek(0)
+    def serially():  # at the start of the file still: pread(2) moves nothing
         return serial_load(f, encoding='latin1')
 
     return _in_parallel_or_serially(in_parallel, serially, path, num_workers)
@@ -717,7 +747,11 @@ def _load_pickle_in_parallel(serial_load, f, num_workers):
 
 def _unpickler_behind(serial_load):
     """The class that the serial load unpickles with, a restricted one too."""
-    if serial_load is pickle.load:
+    # A function of somebody's in that place, to watch what is loaded, does
+    # not see what is loaded without it.
+    if serial_load is pickle.load and isinstance(
+        serial_load, BuiltinMethodType
+    ):
         return pickle.Unpickler
     module = sys.modules.get(getattr(serial_load, '__module__', None))
     try:
