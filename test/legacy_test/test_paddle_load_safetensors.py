@@ -16,6 +16,7 @@
 
 import gc
 import io
+import json
 import os
 import pathlib
 import unittest
@@ -24,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 import safetensors
 from num_workers_case import log_records, small_thresholds, warnings_in
 from paddle.framework import io as paddle_io
@@ -381,6 +383,40 @@ class TestWhatIsLeftAlone(SafetensorsCase):
         self.assertIn('bytes', record.getMessage())
         self.assertIn(self.path, record.getMessage())
         self.assertEqual(warnings_in(records), [])
+
+
+class TestLoadStateDict(SafetensorsCase):
+    @parameterized.expand([('tensors', False), ('arrays', True)])
+    def test_hugging_face_checkpoint(self, name, offload):
+        tensors = {'a': ('F32', (64, 32)), 'b': ('F32', (3,))}
+        file_name = 'model-00001-of-00001.safetensors'
+        self.write(file_of(tensors), os.path.join(self.directory, file_name))
+        index = {
+            'metadata': {'total_size': 4 * (64 * 32 + 3)},
+            'weight_map': dict.fromkeys(tensors, file_name),
+        }
+        self.write(
+            json.dumps(index).encode(),
+            os.path.join(self.directory, 'model.safetensors.index.json'),
+        )
+        found = {}
+        for num_workers in 1, 8:
+            state_dict = {
+                key: paddle.full(shape, 7.0)
+                for key, (_, shape) in tensors.items()
+            }
+            with small_thresholds(), attempts() as ends:
+                dist.load_state_dict(
+                    state_dict,
+                    self.directory,
+                    safetensors=True,
+                    offload=offload,
+                    num_workers=num_workers,
+                )
+            found[num_workers] = outcome(lambda value=state_dict: value)
+            self.assertEqual(ends, [None] * (num_workers > 1))
+        self.assertEqual(found[8], found[1])
+        self.assertFalse(paddle.any(state_dict['a'] == 7.0))
 
 
 if __name__ == '__main__':

@@ -36,7 +36,12 @@ _CPU_TENSORS = (
     checked='2026-11-29',
     since='3.2.0',
     mark=('framework/safetensors_reader.py', '_load_safetensors_tensors'),
-    tests=(),
+    tests=(
+        'legacy_test/safetensors_case.py',
+        'legacy_test/test_paddle_load_safetensors.py',
+        'legacy_test/test_paddle_load_safetensors_damaged.py',
+        'legacy_test/test_paddle_load_safetensors_faults.py',
+    ),
 )
 def safetensors_num_workers(tree: Tree) -> None:
     """io: read safetensors files in parallel in paddle.load"""

@@ -1,0 +1,408 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Faults during paddle.load(safetensors=True, num_workers=...), and its costs."""
+
+import collections
+import errno
+import gc
+import os
+import threading
+import unittest
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import numpy as np
+import safetensors
+from num_workers_case import (
+    load_threads,
+    log_records,
+    open_descriptors,
+    preadv_replaced,
+    small_thresholds,
+    warnings_in,
+)
+from paddle.framework import io_utils, safetensors_reader
+from parameterized import parameterized
+from safetensors_case import (
+    BOTH_KINDS,
+    SafetensorsCase,
+    attempts,
+    file_of,
+    outcome,
+)
+
+COUNT = 5
+TENSORS = {f'{n}': ('F32', (100, 10 + n)) for n in range(COUNT)}
+PAYLOAD_BYTES = sum(
+    4 * rows * columns for _, (rows, columns) in TENSORS.values()
+)
+
+
+def nth_time(number, call, error):
+    """Calls `call`, but raises an error the given time."""
+    lock, times = threading.Lock(), []
+
+    def stand_in(*args, **options):
+        with lock:
+            times.append(args)
+            now = len(times) == number
+        if now:
+            raise error
+        return call(*args, **options)
+
+    return stand_in
+
+
+class FaultCase(SafetensorsCase):
+    def setUp(self):
+        super().setUp()
+        self.write(file_of(TENSORS))
+        self.expected = {
+            kind: outcome(self.load, kind, 1) for _, kind in BOTH_KINDS
+        }
+        self.assertEqual(self.expected[True][0], 'value')
+
+    def check_serial_with_one_warning(
+        self, return_numpy, reason, num_workers=3
+    ):
+        with attempts() as ends, log_records() as records, small_thresholds():
+            found = outcome(self.load, return_numpy, num_workers)
+        self.assertEqual(found, self.expected[return_numpy])
+        self.assertIsNotNone(ends[0])
+        [warning] = warnings_in(records)
+        self.assertIn(self.path, warning)
+        self.assertIn(reason, warning)
+        self.assertIn(f'num_workers={num_workers}', warning)
+        self.assertEqual(load_threads(), [])
+
+    def check_parallel_without_a_word(self, return_numpy):
+        with attempts() as ends, log_records() as records, small_thresholds():
+            found = outcome(self.load, return_numpy, 3)
+        self.assertEqual(found, self.expected[return_numpy])
+        self.assertEqual(ends, [None])
+        self.assertEqual(records, [])
+
+
+class TestFaults(FaultCase):
+    @parameterized.expand(BOTH_KINDS)
+    def test_no_fault(self, name, return_numpy):
+        self.check_parallel_without_a_word(return_numpy)
+
+    @parameterized.expand(
+        [(f'{n}_{number}', kind, number)
+         for n, kind in BOTH_KINDS for number in (1, 2, 3)]
+    )  # fmt: skip
+    def test_input_output_error(self, name, return_numpy, number):
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        preadv = nth_time(number, os.preadv, error)
+        with preadv_replaced(lambda _, *args: preadv(*args)):
+            self.check_serial_with_one_warning(return_numpy, error.strerror)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_input_output_error_in_the_header(self, name, return_numpy):
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        with mock.patch.object(os, 'pread', side_effect=error):
+            self.check_serial_with_one_warning(return_numpy, error.strerror)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_short_reads(self, name, return_numpy):
+        reads = []
+
+        def short(preadv, fd, views, offset):
+            reads.append(offset)
+            return preadv(fd, [views[0][:777]], offset)
+
+        with preadv_replaced(short):
+            self.check_parallel_without_a_word(return_numpy)
+        self.assertGreater(len(reads), PAYLOAD_BYTES // 777)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_file_seems_to_end_early(self, name, return_numpy):
+        with preadv_replaced(lambda preadv, *args: 0):
+            self.check_serial_with_one_warning(return_numpy, 'EOFError')
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_thread_cannot_be_started(self, name, return_numpy):
+        start = nth_time(
+            1, threading.Thread.start, RuntimeError("can't start new thread")
+        )
+        with mock.patch.object(threading.Thread, 'start', start):
+            self.check_serial_with_one_warning(
+                return_numpy, "can't start new thread"
+            )
+
+    @parameterized.expand(
+        [(f'{n}_{number}', kind, number)
+         for n, kind in BOTH_KINDS for number in (1, COUNT)]
+    )  # fmt: skip
+    def test_no_memory(self, name, return_numpy, number):
+        new_target = nth_time(number, io_utils._new_target, MemoryError())
+        with mock.patch.object(io_utils, '_new_target', new_target):
+            self.check_serial_with_one_warning(return_numpy, 'no memory')
+
+    @parameterized.expand(
+        [(f'{n}_{number}', kind, number)
+         for n, kind in BOTH_KINDS for number in (1, COUNT)]
+    )  # fmt: skip
+    def test_result_cannot_be_made(self, name, return_numpy, number):
+        results = (
+            safetensors_reader._Arrays
+            if return_numpy
+            else safetensors_reader._Tensors
+        )
+        make = nth_time(number, results.make, RuntimeError('no result'))
+        with mock.patch.object(results, 'make', make):
+            self.check_serial_with_one_warning(return_numpy, 'no result')
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_error_of_both_ways_is_the_librarys(self, name, return_numpy):
+        module = safetensors.numpy if return_numpy else safetensors.paddle
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        with (
+            small_thresholds(),
+            preadv_replaced(nth_time(1, None, error)),
+            mock.patch.object(module, 'load_file', side_effect=LookupError),
+            self.assertRaises(LookupError) as raised,
+        ):
+            self.load(return_numpy)
+        self.assertIsNone(raised.exception.__cause__)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_interrupt(self, name, return_numpy):
+        results = (
+            safetensors_reader._Arrays
+            if return_numpy
+            else safetensors_reader._Tensors
+        )
+        make = nth_time(2, results.make, KeyboardInterrupt())
+        with (
+            small_thresholds(),
+            mock.patch.object(results, 'make', make),
+            log_records() as records,
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.load(return_numpy)
+        self.assertEqual(load_threads(), [])
+        self.assertEqual(records, [])
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_memory_is_free_when_the_library_loads(self, name, return_numpy):
+        """What was read before a fault is not held meanwhile."""
+        results = (
+            safetensors_reader._Arrays
+            if return_numpy
+            else safetensors_reader._Tensors
+        )
+        made, held, make = [], [], results.make
+
+        def failing(*args):
+            if len(made) == 2:
+                raise RuntimeError('no result')
+            value = make(*args)
+            made.append(weakref.ref(value))
+            return value
+
+        def load_file(*args, **options):
+            held.extend(ref for ref in made if ref() is not None)
+            return {}
+
+        module = safetensors.numpy if return_numpy else safetensors.paddle
+        gc.disable()
+        self.addCleanup(gc.enable)
+        with (
+            small_thresholds(),
+            mock.patch.object(results, 'make', failing),
+            mock.patch.object(module, 'load_file', load_file),
+        ):
+            self.load(return_numpy)
+        self.assertEqual(len(made), 2)
+        self.assertEqual(held, [])
+
+
+class TestOtherFilesAndThreads(FaultCase):
+    def replace(self):
+        """Another file, of the same size, in the place of the first."""
+        other = os.path.join(self.directory, 'other')
+        self.write(file_of(TENSORS, seed=1), other)
+        os.replace(other, self.path)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_file_is_replaced_before_the_header_is_read(self, name, kind):
+        safe_open = safetensors.safe_open
+
+        def replaced(*args, **options):
+            self.replace()
+            return safe_open(*args, **options)
+
+        with (
+            small_thresholds(),
+            attempts() as ends,
+            mock.patch.object(safetensors, 'safe_open', replaced),
+        ):
+            found = outcome(self.load, kind)
+        self.assertIn('replaced', str(ends[0]))
+        self.assertNotEqual(found, self.expected[kind])
+        self.assertEqual(found, outcome(self.load, kind, 1))
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_file_is_replaced_during_the_load(self, name, return_numpy):
+        once = threading.Lock()
+
+        def replacing(preadv, *args):
+            if once.acquire(blocking=False):
+                self.replace()
+            return preadv(*args)
+
+        with preadv_replaced(replacing):
+            self.check_parallel_without_a_word(return_numpy)
+        self.assertNotEqual(
+            outcome(self.load, return_numpy, 1), self.expected[return_numpy]
+        )
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_file_is_truncated_during_the_load(self, name, return_numpy):
+        once = threading.Lock()
+
+        def truncating(preadv, *args):
+            if once.acquire(blocking=False):
+                os.truncate(self.path, 1000)
+            return preadv(*args)
+
+        with small_thresholds(), preadv_replaced(truncating):
+            found = outcome(self.load, return_numpy)
+        self.assertEqual(found[:2], ('raises', safetensors.SafetensorError))
+        self.assertEqual(found, outcome(self.load, return_numpy, 1))
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_loads_in_many_threads(self, name, return_numpy):
+        barrier = threading.Barrier(6)
+
+        def load(_):
+            barrier.wait()
+            return outcome(self.load, return_numpy, 3)
+
+        with (
+            small_thresholds(),
+            attempts() as ends,
+            ThreadPoolExecutor(6) as pool,
+        ):
+            for found in pool.map(load, range(6)):
+                self.assertEqual(found, self.expected[return_numpy])
+        self.assertEqual(ends, [None] * 6)
+
+
+class TestCosts(FaultCase):
+    def counted_load(self, return_numpy, num_workers, path=None):
+        """-> reads outside the workers, reads in them, threads started."""
+        reads, worker_reads, started = [], [], []
+        pread, start = os.pread, threading.Thread.start
+
+        def counted_pread(fd, length, offset):
+            reads.append((offset, length))
+            return pread(fd, length, offset)
+
+        def counted_preadv(preadv, fd, views, offset):
+            worker_reads.append((offset, sum(len(view) for view in views)))
+            return preadv(fd, views, offset)
+
+        def counted_start(thread):
+            started.append(thread)
+            start(thread)
+
+        with (
+            mock.patch.object(os, 'pread', counted_pread),
+            preadv_replaced(counted_preadv),
+            mock.patch.object(threading.Thread, 'start', counted_start),
+        ):
+            self.load(return_numpy, num_workers, path)
+        return reads, worker_reads, started
+
+    @parameterized.expand(
+        [(f'{n}_{w}', kind, w) for n, kind in BOTH_KINDS for w in (2, 3, 100)]
+    )
+    def test_each_byte_is_read_once(self, name, return_numpy, num_workers):
+        with small_thresholds(piece_bytes=3000):
+            counts = self.counted_load(return_numpy, num_workers)
+        reads, worker_reads, started = counts
+        self.assertEqual(reads, [(0, 8)])
+        times = collections.Counter()
+        for offset, length in worker_reads:
+            times.update(range(offset, offset + length))
+        file_bytes = os.path.getsize(self.path)
+        self.assertEqual(
+            times,
+            dict.fromkeys(range(file_bytes - PAYLOAD_BYTES, file_bytes), 1),
+        )
+        self.assertGreaterEqual(len(started), 1)
+        self.assertLessEqual(len(started), num_workers)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_neighbours_share_reads(self, name, return_numpy):
+        with small_thresholds(piece_bytes=10 * PAYLOAD_BYTES):
+            _, worker_reads, _ = self.counted_load(return_numpy, 2)
+        self.assertEqual(len(worker_reads), 2)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_small_file_is_not_touched(self, name, return_numpy):
+        opened, safe_open = [], safetensors.safe_open
+
+        def recorded(*args, **options):
+            opened.append(args)
+            return safe_open(*args, **options)
+
+        with mock.patch.object(safetensors, 'safe_open', recorded):
+            counts = self.counted_load(return_numpy, 8)
+        self.assertEqual(counts, ([], [], []))
+        self.assertEqual(opened, [])
+
+    @parameterized.expand(
+        [(f'{n}_{w}', kind, w) for n, kind in BOTH_KINDS for w in (None, 0, 1)]
+    )
+    def test_serial_load_reads_nothing_here(self, name, return_numpy, workers):
+        with small_thresholds():
+            counts = self.counted_load(return_numpy, workers)
+        self.assertEqual(counts, ([], [], []))
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_memory_is_asked_for_once_for_each_tensor(self, name, kind):
+        asked, new_target = [], io_utils._new_target
+
+        def recorded(payload):
+            asked.append(payload.length_bytes)
+            return new_target(payload)
+
+        with (
+            small_thresholds(),
+            mock.patch.object(io_utils, '_new_target', recorded),
+        ):
+            value = self.load(kind)
+        self.assertEqual(asked, [np.asarray(v).nbytes for v in value.values()])
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_file_is_closed(self, name, return_numpy):
+        """With the values alive; the library keeps a mapping instead."""
+        before = open_descriptors()
+        with small_thresholds(), attempts() as ends:
+            value = self.load(return_numpy)
+        self.assertEqual(open_descriptors(), before)
+        with open('/proc/self/maps') as f:
+            self.assertNotIn(self.path, f.read())
+        self.assertEqual(ends, [None])
+        del value
+
+
+if __name__ == '__main__':
+    unittest.main()
