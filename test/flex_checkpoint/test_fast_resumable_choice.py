@@ -122,17 +122,30 @@ class TestChoice(CheckpointTest):
                 loader, 'check_resumable_locally', side_effect=AssertionError
             ):
                 self.assertIs(self.choose(state_dict), expected)
-            self.assertEqual(self.loaded, [])
             # What a failed load left behind is not taken for this checkpoint's.
-            self.assertTrue(loader._metadata_manager.is_metadata_list_empty())
+            kept = [
+                metadata.state_dict_metadata.keys()
+                for metadata in loader._metadata_manager.get_metadata_list()
+            ]
+            # A reshard needs the metadata, a local restore does not.
+            self.assertEqual(self.loaded, [] if expected else ['0.metadata'])
+            self.assertEqual(kept, [] if expected else [{'a', 'b'}])
 
     def test_none_runs_the_stock_check(self):
         for switch, declined in ((True, True), (False, False)):
-            with mock.patch.object(
-                loader, 'check_resumable_locally_fast', return_value=None
-            ) as fast:
+            with (
+                mock.patch.object(
+                    loader, 'check_resumable_locally_fast', return_value=None
+                ) as fast,
+                mock.patch.object(
+                    loader,
+                    'check_resumable_locally_by_storage',
+                    return_value=None,
+                ) as by_storage,
+            ):
                 self.assertIs(self.choose(self.tensors, switch), True)
             self.assertEqual(fast.called, declined)
+            self.assertEqual(by_storage.called, declined)
             self.assertEqual(self.loaded, ['0.metadata'])
             self.assertFalse(loader._metadata_manager.is_metadata_list_empty())
             loader._metadata_manager.clear()
@@ -172,20 +185,22 @@ class TestChoice(CheckpointTest):
         dist.save_state_dict(other, self.path, unique_id=9)
         self.assertEqual(self.restore(unique_id=0), ['0_0.distcp'])
 
-    def test_a_reshard_loads_the_metadata(self):
-        loaded = []
-
-        def chosen(*args, **kwargs):
-            loaded.append(loader._metadata_manager.is_metadata_list_empty())
-
-        for switch, is_empty in ((True, True), (False, False)):
-            with mock.patch.object(loader, 'load_state_dict_impl', chosen):
+    def test_a_reshard_finds_the_metadata_loaded_once(self):
+        for switch in (True, False):
+            with (
+                mock.patch.object(loader, 'load_state_dict_impl') as reshard,
+                mock.patch.object(paddle, 'load', wraps=paddle.load) as load,
+            ):
+                reshard.side_effect = lambda **_: self.assertFalse(
+                    loader._metadata_manager.is_metadata_list_empty()
+                )
                 dist.load_state_dict(
                     {'a': paddle.ones([7])},
                     self.path,
                     fast_resumable_check=switch,
                 )
-            self.assertEqual(loaded.pop(), is_empty)
+            reshard.assert_called_once()
+            load.assert_called_once_with(self.metadata_path)
 
 
 if __name__ == '__main__':

@@ -61,6 +61,11 @@ def fast_resumable_check(tree: Tree) -> None:
         f'{DCP}/distcp_reader.py',
         why='reads names and shapes from a data file, without its tensors',
     )
+    tree.new(
+        f'{DCP}/storage_reader.py',
+        why='reads all of a metadata file where tensors are split, but makes '
+        'less of it',
+    )
     tree.new(f'{DCP}/fast_resumable.py', why='the decision')
 
     dcp = tree.add(

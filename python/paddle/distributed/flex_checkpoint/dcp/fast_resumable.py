@@ -17,9 +17,11 @@ The stock check unpickles the whole metadata file and indexes every entry of
 every rank to learn one boolean. Where all tensors of a checkpoint are stored
 whole, the head of the metadata and the shapes in the rank's own file tell the
 same: the state dict must want what the metadata describes, and the file must
-hold it. Everything else is declined (None), and the stock check decides.
+hold it. Everything else is declined (None). Then a second check reads all of
+the metadata, at a part of the stock check's cost and with its answer; what it
+declines too, the stock check decides.
 
-The answer is never more permissive than the stock check's, which also asks
+The first answer is never more permissive than the stock check's, which also asks
 that the metadata ascribe each tensor to this rank's file. A file may hold
 more than that, e.g. one that a save in the same directory replaced later.
 Where the metadata fits in what was read, that is looked up, entry by entry.
@@ -41,7 +43,8 @@ import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 
 from .distcp_reader import _scan
-from .metadata_reader import _read_metadata_head
+from .metadata_reader import _read_metadata_head, _SplitTensor
+from .storage_reader import read_stored_places, without_collector
 from .utils import extract_tensor_metadata
 
 if TYPE_CHECKING:
@@ -153,27 +156,39 @@ def _mismatch(place, stored_shards, file_shape):
     if stored_shards is None:
         return 'it is missing in the metadata'
     stored = _place_of(stored_shards[0])
-    if place == stored and file_shape == place.local_shape:
-        return None
-    if place.is_flattened or place.flattened_range is not None:
+    if place != stored:
+        return _difference(place, _Place(*stored))
+    if file_shape is None:
+        return 'it is missing in the file'
+    if file_shape != place.local_shape:
         return (
-            f'expected a flattened tensor, range {place.flattened_range}, '
-            'but it is stored whole'
+            f'expected shape {place.local_shape}, but the file has {file_shape}'
         )
-    stored = _Place(*stored)
+    return None
+
+
+def _difference(place, stored):
+    """In what a wanted place and a stored one, which are not equal, differ."""
+    if (place.is_flattened, place.flattened_range) != (
+        stored.is_flattened,
+        stored.flattened_range,
+    ):
+        wanted_form, stored_form = (
+            f'flattened, range {form.flattened_range}'
+            if form.is_flattened or form.flattened_range is not None
+            else 'not flattened'
+            for form in (place, stored)
+        )
+        return f'expected it {wanted_form}, but it is stored {stored_form}'
     if place.local_shape != stored.local_shape:
         return (
             f'expected shape {place.local_shape}, '
             f'but the metadata has {stored.local_shape}'
         )
-    if place != stored:
-        return (
-            f'expected offset {place.global_offset}, '
-            f'but it is stored at {stored.global_offset}'
-        )
-    if file_shape is None:
-        return 'it is missing in the file'
-    return f'expected shape {place.local_shape}, but the file has {file_shape}'
+    return (
+        f'expected offset {place.global_offset}, '
+        f'but it is stored at {stored.global_offset}'
+    )
 
 
 def _not_ascribed(head, file_name, wanted):
@@ -215,6 +230,8 @@ def _read_head(metadata_path):
         head = _read_metadata_head(metadata_path)
     except OSError as error:
         raise _Declined(f'{metadata_path} cannot be read: {error}') from error
+    except _SplitTensor as error:
+        raise _Declined('a tensor is not stored whole') from error
     if head is None:
         raise _Declined(f'{metadata_path} cannot be read in part')
     if head.is_older:
@@ -225,15 +242,27 @@ def _read_head(metadata_path):
     return head
 
 
+def _refusal(mismatches, file_path):
+    key, reason = next(iter(mismatches.items()))
+    others = len(mismatches) - 1
+    return _Verdict(
+        False, f'{key!r} of {file_path}: {reason}; {others} others as well'
+    )
+
+
+def _own_file(path, use_dist):
+    """Name and path of what a local restore loads, whatever the unique id."""
+    rank = paddle.distributed.get_rank() if use_dist else 0
+    file_name = f'{rank}_0.distcp'
+    return file_name, os.path.join(path, file_name)
+
+
 def _decide(metadata_path, path, state_dict, use_dist):
     """This rank's verdict, without communication."""
     started_s = time.perf_counter()
     head = _read_head(metadata_path)
     wanted = _wanted_places(state_dict)
-    rank = paddle.distributed.get_rank() if use_dist else 0
-    # The one name that a local restore loads, whatever the unique id.
-    file_name = f'{rank}_0.distcp'
-    file_path = os.path.join(path, file_name)
+    file_name, file_path = _own_file(path, use_dist)
     if not os.path.isfile(file_path):
         return _Verdict(False, f'{file_path} is missing or not a file')
     try:
@@ -258,11 +287,7 @@ def _decide(metadata_path, path, state_dict, use_dist):
         else:
             _check_first_entries(head, file_name, use_dist)
     if mismatches:
-        key, reason = next(iter(mismatches.items()))
-        others = len(mismatches) - 1
-        return _Verdict(
-            False, f'{key!r} of {file_path}: {reason}; {others} others as well'
-        )
+        return _refusal(mismatches, file_path)
     elapsed_ms = (time.perf_counter() - started_s) * 1e3
     return _Verdict(
         True,
@@ -298,15 +323,82 @@ def check_resumable_locally_fast(
     Returns:
         bool|None: Whether all ranks can restore locally. None where the fast check does not apply and the stock check has to decide: a tensor is split, or the metadata cannot be read in part.
     """
+    return _answer(
+        'fast check', _decide, metadata_path, path, state_dict, use_dist,
+        process_group,
+    )  # fmt: skip
+
+
+def check_resumable_locally_by_storage(
+    metadata_path, path, state_dict, use_dist, process_group=None
+):
+    """Decide whether every rank can restore from its own file, split or not.
+
+    The answer is the stock check's, from the whole metadata, but with less
+    made of it. Communication is that of `check_resumable_locally_fast`.
+
+    Args:
+        metadata_path (str): The metadata file of the checkpoint.
+        path (str): The directory of the checkpoint.
+        state_dict (dict): What is to be restored. It is not changed.
+        use_dist (bool): Whether more than one rank restores.
+        process_group (Group|None): The ranks that restore; None for all.
+
+    Returns:
+        bool|None: Whether all ranks can restore locally. None where this
+        rank's metadata is not recognised; the stock check has to decide.
+    """
+    return _answer(
+        'check by storage', _decide_by_storage, metadata_path, path,
+        state_dict, use_dist, process_group,
+    )  # fmt: skip
+
+
+def _decide_by_storage(metadata_path, path, state_dict, use_dist):
+    """This rank's verdict from all that the metadata has about its file."""
+    started_s = time.perf_counter()
+    wanted = _wanted_places(state_dict)
+    file_name, file_path = _own_file(path, use_dist)
+    if not os.path.isfile(file_path):
+        return _Verdict(False, f'{file_path} is missing or not a file')
+    stored = read_stored_places(metadata_path, file_name)
+    missing = {
+        key: place
+        for key, place in wanted.items()
+        if (key, *place) not in stored
+    }
+    if missing:
+        first = next(iter(missing))
+        others = [_Place(*place) for key, *place in stored if key == first]
+        missing[first] = (
+            _difference(missing[first], others[0])
+            if others
+            else f'the metadata does not ascribe it to {file_name}'
+        )
+        return _refusal(missing, file_path)
+    elapsed_ms = (time.perf_counter() - started_s) * 1e3
+    return _Verdict(
+        True,
+        f'{len(wanted)} tensors; read {os.path.getsize(metadata_path)} bytes '
+        f'of {metadata_path} in {elapsed_ms:.1f} ms',
+    )
+
+
+def _answer(
+    check, decide, metadata_path, path, state_dict, use_dist, process_group
+):
+    """The answer of all ranks, None if this one declines; both are logged."""
     try:
-        verdict = _decide(metadata_path, path, state_dict, use_dist)
+        verdict = without_collector(
+            decide, metadata_path, path, state_dict, use_dist
+        )
     except _Declined as declined:
         verdict = _Verdict(None, str(declined))
     except Exception as error:  # the stock check is right for all that is left
         verdict = _Verdict(None, f'{type(error).__name__}: {error}')
     if verdict.answer is None:
         logger.info(
-            f"The fast check of '{path}' does not apply: {verdict.reason}."
+            f"The {check} of '{path}' does not apply: {verdict.reason}."
         )
         return None
     answers = [verdict.answer]

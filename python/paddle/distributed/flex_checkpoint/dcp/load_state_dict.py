@@ -17,7 +17,11 @@ from __future__ import annotations
 
 import paddle
 
-from .fast_resumable import check_resumable_locally_fast
+from .fast_resumable import (
+    check_resumable_locally_by_storage,
+    check_resumable_locally_fast,
+)
+from .storage_reader import without_collector
 from .utils import check_resumable_locally
 
 
@@ -31,9 +35,9 @@ def _resumable_locally(
 ):
     """Whether every rank restores from its own file, or all of them reshard.
 
-    After an answer of the fast check the metadata manager is empty, and a
-    reshard loads the metadata when it comes to need it; what an earlier load
-    that failed may have left there would be taken for this checkpoint's.
+    The manager then holds this checkpoint's metadata if all of them reshard,
+    as after the stock check. After a local restore was chosen it may be
+    empty; what an earlier load that failed may have left there is not kept.
 
     Args:
         path (str): The directory of the checkpoint.
@@ -41,20 +45,30 @@ def _resumable_locally(
         state_dict (dict): What is to be restored.
         use_dist (bool): Whether more than one rank restores.
         process_group (Group|None): The ranks that restore; None for all.
-        fast_resumable_check (bool): Whether to try the fast check before the
-            one that loads the whole metadata.
+        fast_resumable_check (bool): Whether to try other checks before the
+            stock one, for which the whole metadata is loaded and indexed.
 
     Returns:
         bool: The same on all ranks.
     """
-    if fast_resumable_check:
-        resumable = check_resumable_locally_fast(
-            metadata_file, path, state_dict, use_dist, process_group
+    if not fast_resumable_check:
+        _load_metadata(metadata_file)
+        return check_resumable_locally(
+            path, state_dict, _metadata_manager, use_dist, process_group
         )
-        if resumable is not None:
-            _metadata_manager.clear()
-            return resumable
+    _metadata_manager.clear()
+    checked = (metadata_file, path, state_dict, use_dist, process_group)
+    resumable = check_resumable_locally_fast(*checked)
+    if resumable is None:
+        resumable = check_resumable_locally_by_storage(*checked)
+    if not resumable:
+        without_collector(_load_metadata, metadata_file)
+    if resumable is None:
+        resumable = check_resumable_locally(
+            path, state_dict, _metadata_manager, use_dist, process_group
+        )
+    return resumable
+
+
+def _load_metadata(metadata_file):
     _metadata_manager.set_metadata_list([paddle.load(metadata_file)])
-    return check_resumable_locally(
-        path, state_dict, _metadata_manager, use_dist, process_group
-    )

@@ -93,6 +93,18 @@ class _MetadataHead(NamedTuple):
     bytes_read: int
 
 
+class _SplitTensor(Exception):
+    """A tensor is not stored whole, and the head was to tell no more."""
+
+
+class _WholeShard:
+    """Ends the unpickling with the first shard that is but a part."""
+
+    def __setstate__(self, state):
+        if state['local_shape'] != state['global_shape']:
+            raise _SplitTensor
+
+
 class _MetadataUnpickler(pickle.Unpickler):
     """Admits the metadata classes, by name, and nothing else."""
 
@@ -108,6 +120,14 @@ class _MetadataUnpickler(pickle.Unpickler):
             )
         self.is_older |= module == _OLDER_MODULE
         return found
+
+
+class _WholeUnpickler(_MetadataUnpickler):
+    """Does not go on where a tensor is split."""
+
+    def find_class(self, module, name):
+        found = super().find_class(module, name)
+        return _WholeShard if found is LocalTensorMetadata else found
 
 
 class _HeadReader:
@@ -143,19 +163,23 @@ class _HeadReader:
         return bool(data)
 
 
-def _find_cut(head, take):
+def _find_cut(head, take, check_beginning=None):
     """Read on until a next field's key at which the stream can be cut.
 
     Args:
         head (_HeadReader): At the start of the file.
         take (callable): (head, place) -> what is wanted if the key at that
             place follows `state_dict_metadata`, else None.
+        check_beginning (callable|None): Is given the head when it begins.
 
     Returns:
         object: What `take` gave; None where it gave nothing.
     """
     cuts = searched = 0
     while head.extend():
+        if check_beginning is not None:
+            check_beginning(head)
+            check_beginning = None
         places = [
             match.start()
             for match in _NEXT_FIELD.finditer(head.buffer, searched)
@@ -300,10 +324,25 @@ def _read_metadata_head(path):
 
     Raises:
         OSError: the file cannot be read.
+        _SplitTensor: a tensor at the beginning is not stored whole; not if
+            the beginning is all of the file.
     """
     with open(path, 'rb', buffering=0) as f:
         head = _open_head(f.fileno())
-        return head and _find_cut(head, _take_head)
+        if head is None:
+            return None
+        return _find_cut(head, _take_head, _check_beginning)
+
+
+def _check_beginning(head):
+    """Spare the rest if split tensors come first: it may be half the file."""
+    if not head.is_whole:
+        try:
+            _WholeUnpickler(head.buffer).load()
+        except _SplitTensor:
+            raise
+        except Exception:  # it has no end
+            pass
 
 
 def load_state_dict_metadata(

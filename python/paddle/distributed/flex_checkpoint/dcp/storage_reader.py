@@ -1,0 +1,229 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Decide on a local restore from all entries of a ``*.metadata`` file.
+
+Where tensors are split the head of a metadata file does not tell what each
+data file holds. Its storage does, and this reads all of it, but not as the
+stock check does: the entries become stand-ins of one tuple each instead of
+objects with a dict, no index of them is built, and the garbage collector,
+which finds nothing in a million new objects, rests meanwhile.
+
+The answer is the stock check's, on any file: a stand-in hashes and compares
+as the class that it stands for, so that equal indexes replace each other, and
+what that class would refuse is refused. A file that holds anything beside the
+plain objects of a checkpoint is not recognised, and the stock check decides.
+Nothing that a file names is imported or called.
+
+Memory is bounded by the unpickler's memo: it keeps the tuples of every entry.
+
+Not here: whether the data file is complete, which the stock check does not
+ask; and communication (``fast_resumable``).
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+import pickle
+
+from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
+
+_INDEX_FIELDS = tuple(LocalTensorIndex.__dataclass_fields__)
+
+# Replicas are alike to the check: all fields but the number of the replica.
+_place_of = operator.itemgetter(
+    *(
+        _INDEX_FIELDS.index(name)
+        for name in (
+            'tensor_key',
+            'global_offset',
+            'is_flattened',
+            'flattened_range',
+            'local_shape',
+        )
+    )
+)
+
+# What the stock check hashes of a shard.
+_SHARD_FIELDS = (
+    'global_offset',
+    'is_flattened',
+    'flattened_range',
+    'local_shape',
+)
+
+
+def without_collector(function, *args):
+    """Call a function while the garbage collector rests.
+
+    The collector is the process's, so other threads go without it too, and
+    it runs again when the call ends, however that is. Where calls overlap in
+    several threads it runs again when the first of them to begin ends, which
+    costs the others time and nothing else; one that was off stays off.
+    """
+    was_enabled = gc.isenabled()
+    try:
+        gc.disable()
+        return function(*args)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _NotRecognised(ValueError):
+    """A file is no plain metadata; the message says where."""
+
+
+class _StandIn:
+    """Made by NEWOBJ, as pickle writes it; to call the class is an error."""
+
+    __slots__ = ()
+
+    def __init__(self, *args):
+        raise _NotRecognised('a class is called')
+
+
+def _stand_ins(emptied):
+    """The classes of one load.
+
+    States are emptied once they are taken over, for the memo of the unpickler
+    keeps them; a stream might use one for something else as well.
+
+    Args:
+        emptied (list): Receives the states.
+
+    Returns:
+        dict[str, type]: By the name of the class that each stands for.
+    """
+    index_fields = operator.itemgetter(*_INDEX_FIELDS)
+    num_index_fields = len(_INDEX_FIELDS)
+    shard_fields = operator.itemgetter(*_SHARD_FIELDS)
+    num_shard_fields = len(LocalTensorMetadata.__dataclass_fields__)
+
+    class Index(_StandIn):
+        __slots__ = ('fields',)
+
+        def __setstate__(self, state):
+            if len(state) != num_index_fields:
+                raise _NotRecognised('an index has other fields')
+            fields = index_fields(state)
+            hash(fields)
+            self.fields = fields
+            state.clear()
+            emptied.append(state)
+
+        def __hash__(self):
+            return hash(self.fields)
+
+        def __eq__(self, other):
+            return type(other) is Index and self.fields == other.fields
+
+    class Shard(_StandIn):
+        __slots__ = ('is_hashable',)
+        __hash__ = None
+
+        def __setstate__(self, state):
+            if len(state) != num_shard_fields:
+                raise _NotRecognised('a shard has other fields')
+            hash(shard_fields(state))
+            self.is_hashable = True
+            state.clear()
+            emptied.append(state)
+
+    class Whole(_StandIn):
+        __slots__ = ('state',)
+        __hash__ = None
+
+        def __setstate__(self, state):
+            self.state = dict(state)  # what follows does not change it
+
+    return {
+        LocalTensorIndex.__name__: Index,
+        LocalTensorMetadata.__name__: Shard,
+        Metadata.__name__: Whole,
+    }
+
+
+class _StandInUnpickler(pickle.Unpickler):
+    """Admits the metadata classes, by name, as stand-ins."""
+
+    def __init__(self, file, stand_ins):
+        super().__init__(file, encoding='latin1')  # as paddle.load
+        self._stand_ins = stand_ins
+
+    def find_class(self, module, name):
+        if module == Metadata.__module__ and name in self._stand_ins:
+            return self._stand_ins[name]
+        raise _NotRecognised(f'it names {module}.{name}')
+
+
+def _load_storage(path):
+    """The storage as it is, after the checks that the stock index makes."""
+    emptied = []
+    stand_ins = _stand_ins(emptied)
+    try:
+        with open(path, 'rb') as f:
+            whole = _StandInUnpickler(f, stand_ins).load()
+        if any(emptied):
+            raise _NotRecognised('a state has another use')
+    finally:
+        # The classes are garbage that refers to it until it is collected.
+        emptied.clear()
+    index_class, shard_class, whole_class = stand_ins.values()
+    if type(whole) is not whole_class:
+        raise _NotRecognised('it holds something else')
+    shards_of = whole.state['state_dict_metadata']
+    storage = whole.state['storage_metadata']
+    for field in (shards_of, storage):
+        # An empty one might be a state as well.
+        if type(field) is not dict or not field:
+            raise _NotRecognised('a field is empty or no dict')
+    if set(map(type, storage)) != {index_class}:
+        raise _NotRecognised('the storage has other keys')
+    set(storage.values())  # the stock index hashes them
+    for shards in shards_of.values():
+        _check_shards(shards, shard_class)
+    return storage
+
+
+def _check_shards(shards, shard_class):
+    is_hashable = operator.attrgetter('is_hashable')  # unset without a state
+    if (
+        type(shards) is not list
+        or not {shard_class}.issuperset(map(type, shards))
+        or not all(map(is_hashable, shards))
+    ):
+        raise _NotRecognised('a tensor has other shards')
+
+
+def read_stored_places(path, file_name):
+    """Find what a metadata file ascribes to one data file.
+
+    Args:
+        path (str): The metadata file.
+        file_name (str): Name of the data file.
+
+    Returns:
+        set[tuple]: (tensor_key, global_offset, is_flattened, flattened_range,
+        local_shape) of each tensor.
+
+    Raises:
+        OSError: The file cannot be read.
+        Exception: Of any class, for a file that is not recognised.
+    """
+    return {
+        _place_of(index.fields)
+        for index, name in without_collector(_load_storage, path).items()
+        if name == file_name
+    }
