@@ -67,7 +67,9 @@ class RestoreCase(unittest.TestCase):
         if dtype.kind == 'b':
             return self.rng.integers(0, 2, shape).astype(bool)
         count = int(np.prod(shape)) * dtype.itemsize
-        return np.frombuffer(self.rng.bytes(count), dtype).reshape(shape)
+        # Writeable, for protocol 5 has two ways.
+        data = bytearray(self.rng.bytes(count))
+        return np.frombuffer(data, dtype).reshape(shape)
 
     def write(self, arrays, protocol=4):
         names = {key: key for key in arrays}

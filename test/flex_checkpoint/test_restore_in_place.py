@@ -116,6 +116,12 @@ class TestFiles(RestoreCase):
         _, ours = self.attempt(lambda: ({'w': zeros(array.shape)},), 4)
         self.assertEqual(ours[0]['seen']['bytes'], array.tobytes())
 
+    def test_protocol_5_of_read_only_arrays(self):
+        array = self.array()
+        array.flags.writeable = False
+        self.write({'w': array}, 5)
+        self.check_as_serial(lambda: ({'w': zeros()},), in_place=1)
+
     def test_saved_by_paddle(self):
         tensors = {
             'a': paddle.to_tensor(self.array()),

@@ -29,6 +29,9 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
     tests=(
         'flex_checkpoint/restore_in_place_case.py',
         'flex_checkpoint/test_restore_in_place.py',
+        'flex_checkpoint/test_restore_in_place_counts.py',
+        'flex_checkpoint/test_restore_in_place_faults.py',
+        'flex_checkpoint/test_restore_in_place_two_ranks.py',
     ),
 )
 def restore_in_place(tree: Tree) -> None:

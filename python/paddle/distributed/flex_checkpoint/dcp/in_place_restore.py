@@ -281,9 +281,7 @@ def _read_payloads(fd, plan, num_workers):
 
 def _touched(plan, reader):
     """The tensors to which bytes may have been read."""
-    # Ctrl-C may come before the reader knows.
-    touched = getattr(reader, 'touched', range(len(plan.payloads)))
-    payloads = [plan.payloads[index] for index in sorted(touched)]
+    payloads = [plan.payloads[index] for index in sorted(reader.touched)]
     return [plan.direct[p] for p in payloads if p in plan.direct]
 
 
