@@ -25,6 +25,7 @@ import paddle.distributed as dist
 from paddle.distributed.flex_checkpoint.dcp import fast_resumable
 from paddle.distributed.flex_checkpoint.dcp import load_state_dict as loader
 from paddle.distributed.flex_checkpoint.dcp.fast_resumable import (
+    check_resumable_locally_by_storage,
     check_resumable_locally_fast,
 )
 from paddle.distributed.flex_checkpoint.dcp.metadata import (
@@ -112,13 +113,24 @@ class CheckpointTest(unittest.TestCase):
         except Exception:
             return False
 
-    def fast(self, state_dict, rank=None, others=True):
+    def fast(
+        self,
+        state_dict,
+        rank=None,
+        others=True,
+        check=check_resumable_locally_fast,
+    ):
         with self.one_of_many(rank, others) as gathered:
-            answer = check_resumable_locally_fast(
+            answer = check(
                 self.metadata_path, self.path, state_dict, rank is not None
             )
         self.gathered = gathered
         return answer
+
+    def by_storage(self, state_dict, rank=None, others=True):
+        return self.fast(
+            state_dict, rank, others, check_resumable_locally_by_storage
+        )
 
     @contextlib.contextmanager
     def one_of_many(self, rank, others=True):

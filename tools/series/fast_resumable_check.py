@@ -30,6 +30,7 @@ DCP = 'distributed/flex_checkpoint/dcp'
         'flex_checkpoint/test_fast_resumable.py',
         'flex_checkpoint/test_fast_resumable_choice.py',
         'flex_checkpoint/test_fast_resumable_damaged.py',
+        'flex_checkpoint/test_fast_resumable_storage.py',
         'flex_checkpoint/test_fast_resumable_two_ranks.py',
         'flex_checkpoint/test_load_state_dict_metadata.py',
         'flex_checkpoint/test_scan_tensor_shapes.py',
