@@ -42,6 +42,9 @@ SITE_PACKAGES = Path(sysconfig.get_path('purelib'))
 # Two processes that wait for each other, 50 s; the ordinary run has them.
 LEFT_OUT = ('test_fast_resumable_two_ranks.py',)
 
+# Far more than any takes, so that one that hangs is named.
+MODULE_SECONDS = 300
+
 
 @unittest.skipUnless(
     (SITE_PACKAGES / 'paddle' / 'framework' / 'io.py').is_file(),
@@ -121,6 +124,7 @@ class TestOnPaddle(unittest.TestCase):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
+                    timeout=MODULE_SECONDS,
                 )
                 self.assertEqual(done.returncode, 0, done.stdout)
 
