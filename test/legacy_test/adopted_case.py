@@ -47,9 +47,9 @@ def as_saved(value):
 class Conversion:
     """How one array became a Tensor; holds neither."""
 
-    def __init__(self, array, adoptable, tensor):
+    def __init__(self, array, adoptable):
         self.allowed = id(array) in adoptable
-        self.adopted = tensor.data_ptr() == array.ctypes.data
+        self.adopted = False
         self.array = weakref.ref(array)
 
 
@@ -60,8 +60,9 @@ def conversions():
     convert = io._array_to_tensor
 
     def recorded(array, adoptable):
+        found.append(Conversion(array, adoptable))
         tensor = convert(array, adoptable)
-        found.append(Conversion(array, adoptable, tensor))
+        found[-1].adopted = tensor.data_ptr() == array.ctypes.data
         return tensor
 
     with mock.patch.object(io, '_array_to_tensor', recorded):

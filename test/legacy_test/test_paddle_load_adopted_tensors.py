@@ -430,14 +430,14 @@ class TracedTest(AdoptedCase):
     @parameterized.expand([('settrace',), ('setprofile',)])
     def test_looking_at_the_first_count(self, install):
         """The worst case: the count that others are compared with is high."""
-        looked = []
+        counted = []
 
         def look(frame, event, arg):
             if frame.f_code.co_filename == io.__file__:
                 frame.f_trace_opcodes = True
-                if frame not in looked and len(looked) < 40:
-                    looked.append(frame)
-                if frame in looked:
+                if event == 'call':
+                    counted.append(frame.f_code.co_name)
+                if counted.count('_reference_counts') == 1:
                     frame.f_locals  # noqa: B018
             return look
 
@@ -449,7 +449,7 @@ class TracedTest(AdoptedCase):
                 getattr(sys, install)(None)
 
         self.check_copied(load)
-        self.assertTrue(looked)
+        self.assertIn('_note_adoptable', counted)
 
     def test_profiler(self):
         self.check_copied(lambda: cProfile.Profile().runcall(self.load))
