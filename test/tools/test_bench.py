@@ -476,7 +476,13 @@ class TestResume(BenchCase):
         )
         self.assertEqual(code, 0, self.errors.getvalue())
         figures = self.figures()
-        lengths = {'decisions': 2, 'scans': 2, 'restores': 3}
+        lengths = {
+            'decisions': 2,
+            'sharded decisions': 2,
+            'metadata loads': 2,
+            'scans': 2,
+            'restores': 3,
+        }
         for part, ways in lengths.items():
             self.assertEqual(len(figures[part]), 2 * ways)
             for row in figures[part]:
@@ -490,6 +496,8 @@ class TestResume(BenchCase):
             ('decide_fast', always_true, 'always_true: expected False'),
             ('decide_fast', always_false, 'always_false: expected True'),
             ('decide_stock', always_true, 'always_true: expected False'),
+            ('decide_by_storage', always_true, 'always_true: expected False'),
+            ('decide_by_storage', always_false, 'always_false: expected True'),
             ('shapes_by_scan', no_shapes, 'other shapes for 3 keys'),
             ('restore', restore_nothing, 'bytes differ'),
             ('restore', restore_first, 'bytes differ'),
@@ -497,6 +505,7 @@ class TestResume(BenchCase):
     )
     def test_wrong_answers_fail(self, name, replacement, message):
         measure = {
+            'decide_by_storage': resume.measure_sharded,
             'shapes_by_scan': resume.measure_scans,
             'restore': resume.measure_restores,
         }.get(name, resume.measure_decisions)

@@ -14,9 +14,10 @@
 
 """Compares resuming from distributed checkpoints with the stock way.
 
-Three parts: deciding between a local restore and a reshard on a checkpoint
-that many ranks have saved whole; learning the shapes in a data file; restoring
-on one rank with and without num_workers. `warm` is one process that does it
+Five parts: deciding between a local restore and a reshard on a checkpoint that
+many ranks have saved whole, and on one that is split over them; loading the
+metadata of the latter; learning the shapes in a data file; restoring on one
+rank with and without num_workers. `warm` is one process that does it
 again and again, `fresh` a process that does it for the first time.
 """
 
@@ -170,6 +171,66 @@ def measure_decisions(folder: Path, options: argparse.Namespace) -> Part:
     )
 
 
+def measure_sharded(folder: Path, options: argparse.Namespace) -> list[Part]:
+    """Stock check and check by storage on split tensors; metadata loads."""
+    from bench import resume_jobs
+
+    checkpoint = resume_jobs.Sharded(
+        folder / 'sharded', options.keys, options.ranks
+    )
+    progress(f'writing {options.keys} keys split over {options.ranks} ranks')
+    metadata_bytes = call_fresh(resume_jobs.save_sharded, checkpoint)
+    decisions = {
+        'stock check': resume_jobs.decide_stock,
+        'check by storage': resume_jobs.decide_by_storage,
+    }
+    for decide in decisions.values():
+        call_fresh(resume_jobs.verify_refusal, decide, checkpoint)
+    decided = compare(
+        {
+            name: lambda call, decide=decide: call(
+                resume_jobs.timed_decision, decide, checkpoint
+            )
+            for name, decide in decisions.items()
+        },
+        options.rounds,
+        'sharded decision',
+    )
+    loaded = compare(
+        {
+            name: lambda call, without_collector=without_collector: call(
+                resume_jobs.timed_metadata_load, checkpoint, without_collector
+            )
+            for name, without_collector in (
+                ('stock load', False),
+                ('without collector', True),
+            )
+        },
+        options.rounds,
+        'metadata load',
+    )
+    what = (
+        f'{options.keys} tensors split over {options.ranks} ranks, '
+        f'{options.keys * options.ranks:,} entries in '
+        f'{format_bytes(metadata_bytes)} of metadata'
+    )
+    return [
+        Part(
+            'sharded decisions',
+            f'Deciding on a local restore: {what}. Both ways say yes, and no '
+            'to a tensor of another shape.',
+            DECISION_COLUMNS,
+            decided,
+        ),
+        Part(
+            'metadata loads',
+            f'Loading and indexing the metadata for a reshard: {what}.',
+            DECISION_COLUMNS,
+            loaded,
+        ),
+    ]
+
+
 def measure_scans(folder: Path, options: argparse.Namespace) -> Part:
     """A scan for shapes and a load of all tensors."""
     from bench import resume_jobs
@@ -262,6 +323,7 @@ def measure(
         facts = machine_facts(folder)
         parts = [
             measure_decisions(folder, options),
+            *measure_sharded(folder, options),
             measure_scans(folder, options),
             measure_restores(folder, options),
         ]

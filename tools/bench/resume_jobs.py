@@ -34,6 +34,7 @@ from paddle.distributed.flex_checkpoint.dcp.metadata import (
 from paddle.distributed.flex_checkpoint.dcp.metadata_manager import (
     MetadataManager,
 )
+from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
 from paddle.distributed.flex_checkpoint.dcp.utils import (
     check_resumable_locally,
 )
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 # 64 KiB as float32: the least that lies outside the frames of a file, so that
 # a scan has to find each, and 4,000 of them take no more than 256 MiB.
 DECIDED_SHAPE = (128, 128)
+
+# Of each rank's part of a split tensor; no check reads it.
+PART_SHAPE = (8, 16)
 
 
 class Replicated(NamedTuple):
@@ -77,6 +81,18 @@ class Replicated(NamedTuple):
     def names(self) -> list[str]:
         """Of its tensors."""
         return [f'layer_{number}.weight' for number in range(self.keys)]
+
+
+class Sharded(Replicated):
+    """A checkpoint of tensors that are split by rows over all ranks."""
+
+    __slots__ = ()
+
+    @property
+    def global_shape(self) -> tuple[int, int]:
+        """Of each tensor."""
+        rows, columns = PART_SHAPE
+        return rows * self.ranks, columns
 
 
 # ---- the decision between local restore and reshard
@@ -119,9 +135,54 @@ def save_replicated(checkpoint: Replicated) -> int:
     return checkpoint.metadata_path.stat().st_size
 
 
+def save_sharded(checkpoint: Sharded) -> int:
+    """Writes the metadata, and a file of rank 0 that is empty.
+
+    Returns:
+        int: size of the metadata file in bytes.
+    """
+    shards: dict[str, list[LocalTensorMetadata]] = {}
+    storage = {}
+    for rank in range(checkpoint.ranks):
+        name = f'{rank}_0.distcp'
+        offset, shape = [PART_SHAPE[0] * rank, 0], list(PART_SHAPE)
+        for key in checkpoint.names():
+            # In a save every entry comes with tuples of its own.
+            shards.setdefault(key, []).append(
+                LocalTensorMetadata(
+                    tuple(offset),
+                    tuple(shape),
+                    'float32',
+                    checkpoint.global_shape,
+                )
+            )
+            index = LocalTensorIndex(
+                key, tuple(offset), local_shape=tuple(shape)
+            )
+            storage[index] = name
+    metadata = Metadata(shards, storage, {key: (key,) for key in shards})
+    checkpoint.folder.mkdir()
+    paddle.save(metadata, str(checkpoint.metadata_path))
+    (checkpoint.folder / '0_0.distcp').touch()
+    return checkpoint.metadata_path.stat().st_size
+
+
 @functools.cache
-def _zeros(checkpoint: Replicated) -> dict[str, paddle.Tensor]:
+def _zeros(
+    checkpoint: Replicated,
+) -> dict[str, paddle.Tensor | ShardedWeight]:
     """The state dict to restore; kept, a warm process has it already."""
+    if isinstance(checkpoint, Sharded):
+        return {
+            key: ShardedWeight(
+                key,
+                paddle.zeros(PART_SHAPE, 'float32'),
+                PART_SHAPE,
+                checkpoint.global_shape,
+                (0, 0),
+            )
+            for key in checkpoint.names()
+        }
     return {
         key: paddle.zeros(DECIDED_SHAPE, 'float32')
         for key in checkpoint.names()
@@ -149,6 +210,47 @@ def decide_fast(checkpoint: Replicated, state_dict: dict) -> bool | None:
         state_dict,
         False,
     )
+
+
+def decide_by_storage(checkpoint: Replicated, state_dict: dict) -> bool | None:
+    """From stand-ins of the whole metadata's entries."""
+    from paddle.distributed.flex_checkpoint.dcp.fast_resumable import (
+        check_resumable_locally_by_storage,
+    )
+
+    return check_resumable_locally_by_storage(
+        str(checkpoint.metadata_path),
+        str(checkpoint.folder),
+        state_dict,
+        False,
+    )
+
+
+def load_metadata(checkpoint: Replicated, without_collector: bool) -> None:
+    """Loads and indexes the metadata, as a reshard needs it."""
+    manager = MetadataManager()
+
+    def load() -> None:
+        manager.set_metadata_list([paddle.load(str(checkpoint.metadata_path))])
+
+    if not without_collector:
+        load()
+        return
+    from paddle.distributed.flex_checkpoint.dcp import storage_reader
+
+    storage_reader.without_collector(load)
+
+
+def timed_metadata_load(
+    checkpoint: Replicated, without_collector: bool
+) -> Sample:
+    """Loads the metadata once."""
+    gc.collect()
+    before_bytes = reset_peak_memory()
+    begin = time.perf_counter()
+    load_metadata(checkpoint, without_collector)
+    seconds = time.perf_counter() - begin
+    return Sample(seconds, 1, peak_memory() - before_bytes)
 
 
 def timed_decision(
