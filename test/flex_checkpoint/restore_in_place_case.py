@@ -13,6 +13,7 @@
 # limitations under the License.
 
 import contextlib
+import hashlib
 import os
 import pickle
 import re
@@ -37,12 +38,17 @@ def local(value):
     return value._local_value() if value.is_dist() else value
 
 
+def digest(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
 def seen(tensor):
     """All that a restore may change about a tensor."""
     if not tensor._is_initialized():
         return None
     return {
-        'bytes': tensor.numpy().tobytes(),
+        # A digest, for unequal ones are printed.
+        'bytes': digest(tensor.numpy()),
         'shape': tuple(tensor.shape),
         'dtype': tensor.dtype,
         'strides': tensor.strides,

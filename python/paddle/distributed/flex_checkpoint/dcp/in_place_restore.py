@@ -200,7 +200,7 @@ def _plan(pairs):
     uses = collections.Counter(pair.payload for pair in pairs)
     direct, superseded, assigned = {}, [], []
     for group in _group_by_memory(pairs):
-        indices = sorted(index for _, _, index in group)
+        indices = [index for _, _, index in group]
         *earlier, last = (pairs[index] for index in indices)
         if (
             len({(start, end) for start, end, _ in group}) == 1
