@@ -25,6 +25,7 @@ import paddle.distributed as dist
 from fast_resumable_case import SEED, CheckpointTest, shard
 from paddle.distributed.flex_checkpoint.dcp import (
     fast_resumable,
+    metadata_reader,
     storage_reader,
 )
 from paddle.distributed.flex_checkpoint.dcp import (
@@ -363,6 +364,23 @@ class TestChoice(StorageTest):
             loader._metadata_manager.get_metadata_list(),
             [paddle.load(self.metadata_path)],
         )
+
+    def test_split_tensors_are_noticed_at_the_beginning(self):
+        self.write({self.index(f'w.{i}'): '0_0.distcp' for i in range(9000)})
+        read_bytes = []
+        original = metadata_reader._read_at
+
+        def read_at(fd, offset, length):
+            data = original(fd, offset, length)
+            read_bytes.append(len(data))
+            return data
+
+        with mock.patch.object(metadata_reader, '_read_at', read_at):
+            self.assertIsNone(self.fast({'w.0': self.weight('w.0')}))
+        self.assertIn('not stored whole', self.log.call_args[0][0])
+        # The first frame, its header, and the ends of the file.
+        self.assertLess(sum(read_bytes), 70_000)
+        self.check(True, {'w.0': self.weight('w.0')})
 
     def test_both_decline(self):
         self.write({self.index(): '0_0.distcp'}, flat_mapping=shard)

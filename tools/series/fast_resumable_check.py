@@ -81,7 +81,8 @@ def fast_resumable_check(tree: Tree) -> None:
     top.add_doc_args(
         'fast_resumable_check(bool): Whether to decide on a local restore '
         'from a part of the metadata and of each rank\'s own file, where '
-        'these tell enough. False always loads the whole metadata. '
+        'these tell enough, else from the whole metadata without an index of '
+        'it. False always loads and indexes the whole metadata. '
         'Default is True.',
         why='it is public',
     )

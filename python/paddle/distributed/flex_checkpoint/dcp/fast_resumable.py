@@ -21,12 +21,15 @@ hold it. Everything else is declined (None). Then a second check reads all of
 the metadata, at a part of the stock check's cost and with its answer; what it
 declines too, the stock check decides.
 
-The first answer is never more permissive than the stock check's, which also asks
-that the metadata ascribe each tensor to this rank's file. A file may hold
-more than that, e.g. one that a save in the same directory replaced later.
-Where the metadata fits in what was read, that is looked up, entry by entry.
-In a larger one it is inferred from its first entries: it was saved with
-replicas (or one process alone has to restore it), and names this file.
+The second answer is the stock check's on any file. The first is no more
+permissive where the metadata fits in what was read: that it ascribes each
+tensor to this rank's file is looked up, entry by entry, as the stock check
+does. In a larger one it is inferred from its first entries: it was saved with
+replicas (or one process alone has to restore it), and names this file. There
+a complete file that holds all wanted tensors whole passes even if the entries
+that were not read ascribe some of them to other files alone, as they do after
+a later save with another layout into the same directory, which leaves the
+metadata as it is.
 
 Not here: loading, and the metadata manager (``load_state_dict``).
 """
