@@ -79,6 +79,12 @@ class TestReads(RestoreCase):
             self.assertEqual(self.restore({'c': weight, 'b': weight}), 2)
         self.assertEqual(counts['preadv'], arrays['b'].nbytes)
 
+    def test_text_of_protocol_2_is_not_walked(self):
+        self.write({'w': self.array()}, protocol=2)
+        with self.reads_counted() as counts:
+            self.restore({'w': paddle.zeros(self.array().shape)})
+        self.assertLess(counts['pread'], 100)
+
     @parameterized.expand([(None,), (0,), (1,)])
     def test_serial_restore_is_as_ever(self, num_workers):
         self.write({'w': self.array()})

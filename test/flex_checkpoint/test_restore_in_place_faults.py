@@ -108,6 +108,15 @@ class TestNothingIsWritten(FaultCase):
         os.mkfifo(self.file_path)
         self.check_fails_as_serial(self.make)
 
+    def test_sparse_tensor(self):
+        errors = []
+        for num_workers in (1, 4):
+            sparse = paddle.zeros([3]).to_sparse_coo(1)
+            with self.assertRaises(Exception) as raised:
+                self.restore({'small': sparse}, num_workers)
+            errors.append(raised.exception)
+        self.assertEqual(str(errors[1]), str(errors[0]))
+
     def test_no_memory_for_buffers(self):
         target = {'first': zeros(), 'second': paddle.zeros(LARGE, 'int32')}
         with mock.patch.object(
