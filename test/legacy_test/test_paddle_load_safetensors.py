@@ -14,6 +14,7 @@
 
 """paddle.load(safetensors=True, num_workers=...) against the library's load."""
 
+import contextlib
 import gc
 import io
 import json
@@ -365,6 +366,34 @@ class TestWhatIsLeftAlone(SafetensorsCase):
 
         with mock.patch.object(safetensors, 'safe_open', OldHandle):
             self.check_left_to_library(return_numpy, 'safetensors 0.6')
+
+    def test_library_without_tensors(self):
+        safe_open = safetensors.safe_open
+
+        def arrays_only(path, framework):
+            if framework != 'np':
+                raise safetensors.SafetensorError('framework is invalid')
+            return safe_open(path, framework)
+
+        with mock.patch.object(safetensors, 'safe_open', arrays_only):
+            self.check_left_to_library(False, 'framework is invalid')
+            self.check_read_in_parallel(True)
+
+    @parameterized.expand(BOTH_KINDS)
+    def test_library_that_knows_of_other_bytes(self, name, return_numpy):
+        """As if the file had grown while it was opened."""
+        safe_open = safetensors.safe_open
+
+        @contextlib.contextmanager
+        def without_the_last(path, framework):
+            with safe_open(path, framework) as handle:
+                yield SimpleNamespace(
+                    offset_keys=lambda: handle.offset_keys()[:-1],
+                    get_slice=handle.get_slice,
+                )
+
+        with mock.patch.object(safetensors, 'safe_open', without_the_last):
+            self.check_left_to_library(return_numpy, 'the end of the file')
 
     @parameterized.expand(BOTH_KINDS)
     def test_other_platforms(self, name, return_numpy):

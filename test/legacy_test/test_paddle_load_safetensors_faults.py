@@ -24,7 +24,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-import numpy as np
 import safetensors
 from num_workers_case import (
     load_threads,
@@ -377,19 +376,24 @@ class TestCosts(FaultCase):
         self.assertEqual(counts, ([], [], []))
 
     @parameterized.expand(BOTH_KINDS)
-    def test_memory_is_asked_for_once_for_each_tensor(self, name, kind):
-        asked, new_target = [], io_utils._new_target
+    def test_tensors_have_the_memory_that_was_read_to(self, name, kind):
+        made, new_target = [], io_utils._new_target
 
         def recorded(payload):
-            asked.append(payload.length_bytes)
-            return new_target(payload)
+            value, address = new_target(payload)
+            made.append((address, payload.length_bytes))
+            return value, address
 
         with (
             small_thresholds(),
             mock.patch.object(io_utils, '_new_target', recorded),
         ):
             value = self.load(kind)
-        self.assertEqual(asked, [np.asarray(v).nbytes for v in value.values()])
+        found = [
+            (item.ctypes.data if kind else item.data_ptr(), item.nbytes)
+            for item in value.values()
+        ]
+        self.assertEqual(found, made)
 
     @parameterized.expand(BOTH_KINDS)
     def test_file_is_closed(self, name, return_numpy):
