@@ -44,7 +44,23 @@ _CPU_TENSORS = (
     ),
 )
 def safetensors_num_workers(tree: Tree) -> None:
-    """io: read safetensors files in parallel in paddle.load"""
+    """io: read safetensors files in parallel in paddle.load
+
+    paddle.load(path, safetensors=True, num_workers=n) lets the library open
+    the file and check its header, then has n threads read the tensors' bytes,
+    each tensor's into memory of its own. Results are those of the library,
+    which loads whatever is unusual and whatever fails.
+
+    Without return_numpy the library only maps the file. Reading it takes
+    longer than that, also when the Tensors are read from afterwards, and is
+    worth it where they are written to or must not depend on the file.
+
+    Measured with 512 MiB on tmpfs, 2 busy cores, 8 workers, best of 7,
+    against the library: arrays of 256 MiB 535 -> 145 ms, 16 MiB
+    300 -> 107 ms, 2 MiB 424 -> 437 ms; Tensors of 16 MiB, loaded 1 -> 193 ms,
+    loaded and summed 61 -> 134 ms, loaded and added to in place
+    506 -> 311 ms.
+    """
     tree.new(
         'framework/safetensors_reader.py',
         why='the format has nothing in common with pickled files',

@@ -294,9 +294,11 @@ def _load_safetensors_arrays(load_file, path, num_workers, **options):
 def _load_safetensors_tensors(load_file, path, num_workers, **options):
     """What `safetensors.paddle.load_file` gives, read in parallel if that pays.
 
-    The library maps the file into memory, to be read when the Tensors are used.
-    Here all is in memory when the load returns, and what then becomes of the
-    file does not matter.
+    The library maps the file and reads nothing yet; a page is read when it is
+    first used, and copied when it is first written to. Here all is in memory
+    when the load returns, and what then becomes of the file does not matter.
+    With the file in the page cache that is slower for Tensors that are only
+    read from, and faster for those that are written to.
 
     Args:
         load_file (callable): Loads the file serially to the CPU, called as
