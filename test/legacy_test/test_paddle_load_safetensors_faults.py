@@ -390,7 +390,9 @@ class TestCosts(FaultCase):
         ):
             value = self.load(kind)
         found = [
-            (item.ctypes.data if kind else item.data_ptr(), item.nbytes)
+            (item.ctypes.data, item.nbytes)
+            if kind
+            else (item.data_ptr(), item.size * item.element_size())
             for item in value.values()
         ]
         self.assertEqual(found, made)
