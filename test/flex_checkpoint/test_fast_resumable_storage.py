@@ -302,6 +302,35 @@ class TestNotRecognised(StorageTest):
         self.assertTrue(self.stock({'w': self.weight()}))
         self.check_declined('another use')
 
+    def test_shard_without_a_state(self):
+        self.write(self.storage, protocol=2)
+        # The state of the first object is dropped instead of taken.
+        self.rewrite(lambda data: data.replace(b'ub', b'u0', 1))
+        self.assertFalse(self.stock({}))
+        self.check_declined('is_hashable')
+
+    def test_index_that_changes_when_it_is_a_key(self):
+        self.write({self.index(): '1_0.distcp'}, protocol=2)
+        fields = b''.join(
+            b'X%s%s%s'
+            % (
+                len(name).to_bytes(4, 'little'),
+                name.encode(),
+                b']' if name == 'global_offset' else b'N',
+            )
+            for name in vars(self.index())
+        )
+
+        def change(data):
+            at = data.rindex(b')\x81q')
+            get = b'h' + data[at + 3 : at + 4]
+            # Before the last two opcodes but one, which end the whole.
+            return data[:-3] + get + b'}(' + fields + b'ub0' + data[-3:]
+
+        self.rewrite(change)
+        self.assertFalse(self.stock({}))
+        self.check_declined('unhashable')
+
     def test_truncated_or_no_pickle(self):
         with open(self.metadata_path, 'rb') as f:
             data = f.read()
@@ -421,7 +450,20 @@ class TestCollector(StorageTest):
         self.assertFalse(without_collector(gc.isenabled))
         self.assertIs(gc.isenabled(), enabled)
 
-    def test_around_the_check(self):
+    def test_around_the_fast_check(self):
+        gc.enable()
+        seen = []
+        read = mock.patch.object(
+            fast_resumable,
+            '_read_metadata_head',
+            lambda path: seen.append(gc.isenabled()),
+        )
+        with read:
+            self.assertIsNone(self.fast({'w': self.weight()}))
+        self.assertEqual(seen, [False])
+        self.assertTrue(gc.isenabled())
+
+    def test_around_the_check_by_storage(self):
         gc.enable()
         original = storage_reader._load_storage
         for raised in (None, EOFError, KeyboardInterrupt):
