@@ -62,7 +62,13 @@ class LoadCase(unittest.TestCase):
                 seen[os.path.basename(path)] = configs.get('num_workers')
             return load(path, **configs)
 
-        with mock.patch.object(paddle, 'load', load_file):
+        with (
+            mock.patch.object(paddle, 'load', load_file),
+            # A tree may have no other way to restore.
+            mock.patch.object(
+                loader, '_restore_in_place', return_value=False, create=True
+            ),
+        ):
             self.result = function(*args, **options)
         return seen
 
@@ -73,12 +79,9 @@ class LoadCase(unittest.TestCase):
             mock.patch.object(
                 loader, 'check_resumable_locally', return_value=False
             ),
-            # A tree may have no fast check.
+            # A tree may have no other check.
             mock.patch.object(
-                loader,
-                'check_resumable_locally_fast',
-                return_value=None,
-                create=True,
+                loader, '_resumable_locally', return_value=False, create=True
             ),
         ):
             return self.num_workers_seen(

@@ -110,11 +110,11 @@ class _Dtype:
         self.item_bytes = _ITEM_BYTES.get(code)
 
     def __setstate__(self, state):
-        _, byte_order, subdtype, names, fields, *_ = state
-        if byte_order not in ('<', '|') or (subdtype, names, fields) != (
-            None,
-            None,
-            None,
+        version, byte_order, subdtype, names, fields, *_ = state
+        if (
+            version != 3
+            or byte_order not in ('<', '|')
+            or (subdtype, names, fields) != (None, None, None)
         ):
             self.item_bytes = None
 
@@ -129,14 +129,20 @@ class _Array:
         self.is_fortran = is_fortran
 
     def __setstate__(self, state):
-        _, self.shape, self.dtype, self.is_fortran, self.data = state
+        version, self.shape, self.dtype, self.is_fortran, self.data = state
+        if version != 1:
+            raise ValueError(f'expected version 1, but received {version!r}')
 
 
-def _reconstruct(*_):
+def _reconstruct(subtype, shape, code):
+    if subtype is not _STAND_INS['numpy', 'ndarray']:
+        raise TypeError('expected ndarray, but received another subtype')
     return _Array()
 
 
 def _frombuffer(data, dtype, shape, order, axes=None):
+    if order not in ('C', 'F', 'K'):
+        raise ValueError(f'expected C, F or K, but received {order!r}')
     if order == 'K' and axes is not None:
         # The shape is the one before the axes are permuted.
         if sorted(axes) != list(range(len(shape))):
@@ -265,8 +271,9 @@ def _stand_ins(fd, path):
         path (str): Its name, for errors.
 
     Returns:
-        tuple[dict[str, _Array], int]: Each array is checked: a tensor's dtype,
-        and the number of bytes that its shape implies.
+        tuple[dict[str, _Array], object, int]: The arrays, each of a tensor's
+        dtype and the number of bytes that its shape implies; the table of
+        names, None if there is none; the number of bytes.
     """
     file = _ScannedFile(fd)
     try:
@@ -282,7 +289,7 @@ def _stand_ins(fd, path):
         raise DistcpFormatError(
             f'{path}: expected a dict, but received {type(tensors).__name__}'
         )
-    tensors.pop(_NAME_TABLE_KEY, None)
+    names = tensors.pop(_NAME_TABLE_KEY, None)
     for key, array in tensors.items():
         if type(key) is not str:
             raise DistcpFormatError(
@@ -293,13 +300,13 @@ def _stand_ins(fd, path):
             _check_tensor(array)
         except ValueError as error:
             raise DistcpFormatError(f'{path}: {key!r}: {error}') from error
-    return tensors, file.bytes_read
+    return tensors, names, file.bytes_read
 
 
 def _scan(path):
     """The shapes, and how many bytes were read to find them."""
     with open(path, 'rb', buffering=0) as f:
-        tensors, bytes_read = _stand_ins(f.fileno(), path)
+        tensors, _, bytes_read = _stand_ins(f.fileno(), path)
     return {key: array.shape for key, array in tensors.items()}, bytes_read
 
 

@@ -132,8 +132,12 @@ def _match(state_dict, stored_tensors):
     return pairs
 
 
-def _check_stored(stored_tensors):
+def _check_stored(stored_tensors, names):
     """Decline what the general way refuses, or what it alone can read."""
+    if names is not None and (
+        type(names) is not dict or names.keys() != stored_tensors.keys()
+    ):
+        raise _Declined('its table of names is not of its tensors')
     for key, stored in stored_tensors.items():
         if stored.dtype.code not in _CONVERTED_CODES:
             raise _Declined(f'{key!r} has the dtype {stored.dtype.code}')
@@ -154,7 +158,7 @@ def _memory_range(pair):
     if tensor._is_initialized():
         item_bytes = tensor.element_size()
         end += item_bytes
-        for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+        for size, stride in zip(tensor.shape, tensor.strides):
             reach_bytes = (size - 1) * stride * item_bytes
             start += min(reach_bytes, 0)
             end += max(reach_bytes, 0)
@@ -224,8 +228,8 @@ def _plan_restore(path, fd, state_dict):
         raise _Declined('the mode is static')
     if _read_at(fd, 0, 2) not in _PROTOCOLS:
         raise _Declined('it is not a pickle of protocol 3, 4 or 5')
-    stored_tensors, _ = _stand_ins(fd, path)
-    _check_stored(stored_tensors)
+    stored_tensors, names, _ = _stand_ins(fd, path)
+    _check_stored(stored_tensors, names)
     return _plan(_match(state_dict, stored_tensors))
 
 
