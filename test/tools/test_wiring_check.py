@@ -14,6 +14,7 @@
 
 """The check of a series that needs no Paddle."""
 
+import inspect
 import unittest
 
 import wiring
@@ -81,6 +82,9 @@ class TestCheck(WiringCase):
         def f(tree):
             return tree.file(MODULE).function('f')
 
+        signature = inspect.signature(lambda text, *, why: None)
+        with self.assertRaises(TypeError) as missing:  # Python's own words
+            signature.bind('x')
         for edit, problem in [
             (
                 lambda t: f(t).add_parameter('x', why=' '),
@@ -88,7 +92,7 @@ class TestCheck(WiringCase):
             ),
             (
                 lambda t: f(t).add_parameter('x'),
-                "invented: missing a required argument: 'why'",
+                f'invented: {missing.exception}',
             ),
             (
                 lambda t: f(t).add_paramter('x', why=WHY),
@@ -104,6 +108,11 @@ class TestCheck(WiringCase):
                 f'statement, found: if x:\n    y',
             ),
             (
+                lambda t: f(t).insert_at_start('if x:\n    return', why=WHY),
+                f'{MODULE}: f: insert_at_start: expected one simple '
+                f'statement, found: if x:\n    return',
+            ),
+            (
                 lambda t: f(t).insert_at_start('x; y', why=WHY),
                 f'{MODULE}: f: insert_at_start: expected one simple '
                 f'statement, found: x; y',
@@ -115,6 +124,13 @@ class TestCheck(WiringCase):
         ]:
             with self.subTest(problem):
                 self.assertEqual(self.check(edit), [problem])
+
+    def test_return_that_hangs_on_a_call(self):
+        def edit(tree):
+            function = tree.file(MODULE).function('f')
+            function.insert_at_start('if _done(x):\n    return', why=WHY)
+
+        self.assertEqual(self.check(edit), [])
 
     def test_code_that_does_not_parse(self):
         [problem] = self.check(
