@@ -55,6 +55,10 @@ MEMORY_DIRECTORY = Path('/dev/shm')
 # enough that the result of comparing stays in a second-level cache.
 COMPARED_BYTES = 1024 * 1024
 
+# What the children have imported when they start; a benchmark adds its own
+# before the first of them.
+PRELOADED_MODULES = ['paddle', 'bench.load_jobs', 'bench.resume_jobs']
+
 STARTED_S = time.monotonic()
 
 
@@ -118,9 +122,7 @@ class Worker:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context('forkserver')
-        context.set_forkserver_preload(
-            ['paddle', 'bench.load_jobs', 'bench.resume_jobs']
-        )
+        context.set_forkserver_preload(PRELOADED_MODULES)
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(theirs,), daemon=True

@@ -37,6 +37,7 @@ from .common import (
     progress,
     use_paddle,
 )
+from .plots import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,7 +163,7 @@ def machine_facts(directory: Path) -> dict[str, Any]:
         'load_average_before': round(os.getloadavg()[0], 2),
         'kernel': f'{platform.system()} {platform.release()}',
         'huge_pages': _huge_pages(),
-        'file_system': _file_system(directory),
+        'file_system': file_system(directory),
         'python': platform.python_version(),
         'numpy': np.__version__,
         'commit': _commit(),
@@ -196,7 +197,7 @@ def _huge_pages() -> str | None:
     return None
 
 
-def _file_system(directory: Path) -> str | None:
+def file_system(directory: Path) -> str | None:
     """The kind of file system that a directory is on."""
     found = '', None
     with contextlib.suppress(OSError):
@@ -268,6 +269,30 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the benchmarks that draw."""
+    parser.add_argument(
+        '--plot',
+        type=Path,
+        metavar='FILE',
+        help='write the plot there, a PNG; needs matplotlib',
+    )
+    parser.add_argument(
+        '--peers',
+        type=Path,
+        metavar='DIR',
+        default=ROOT / 'build' / 'peers',
+        help='where requirements-peers.txt is installed (pip install\n'
+        '--target), if not in this environment; default: build/peers',
+    )
+
+
+def use_peers(directory: Path) -> None:
+    """Lets packages be found in a directory that are nowhere else."""
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
+
+
 def run(
     measure: Callable[[argparse.Namespace], tuple[dict, list[Part]]],
     options: argparse.Namespace,
@@ -295,15 +320,17 @@ def run(
         progress(f'{type(error).__name__}: {error}')
         return 1
     print(plain_report(facts, parts))
+    report = {
+        'machine': facts,
+        'rounds': options.rounds,
+        **{part.name: part.rows for part in parts},
+    }
     if options.json:
-        report = {
-            'machine': facts,
-            'rounds': options.rounds,
-            **{part.name: part.rows for part in parts},
-        }
         options.json.write_text(json.dumps(report, indent=1) + '\n')
     if options.markdown:
         options.markdown.write_text(markdown_report(facts, parts))
+    if getattr(options, 'plot', None):
+        draw(report, options.plot)
     return 0
 
 
