@@ -173,7 +173,13 @@ class TestReadFaults(FaultCase):
 
     def test_nth_pread_fails(self):
         pread = os.pread
-        for number in range(1, 12):
+        with (
+            small_thresholds(),
+            mock.patch.object(os, 'pread', side_effect=pread) as undisturbed,
+        ):
+            self.unpickle(2)
+        self.assertGreater(undisturbed.call_count, 2)
+        for number in range(undisturbed.call_count):
             countdown = iter(range(number))
 
             def failing(*args, countdown=countdown):

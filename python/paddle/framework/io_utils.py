@@ -177,6 +177,7 @@ def _index_payloads(
     file_bytes,
     min_payload_bytes=_MIN_PAYLOAD_BYTES,
     max_idle_opcodes=None,
+    gaps=None,
 ):
     """Find the large payloads of the pickle stream that starts at offset 0.
 
@@ -192,6 +193,8 @@ def _index_payloads(
         min_payload_bytes (int): Smaller payloads are left out.
         max_idle_opcodes (int|None): End after so many opcodes in a row,
             frames aside, that bring no payload for the index. None: never.
+        gaps (dict[int, bytes]|None): Gets what was read between two payloads
+            anyway, by its offset, where one read was enough for it.
 
     Returns:
         list[_Payload]: In file order.
@@ -203,10 +206,11 @@ def _index_payloads(
     payloads = []
     window, window_offset = read_at(0, _WINDOW_BYTES), 0
     offset = 2 if window[:1] == b'\x80' else 0
-    idle_opcodes = 0
+    idle_opcodes = gap_offset = 0
+    last = len(window) - 9
     while offset < file_bytes:
         at = offset - window_offset
-        if at + 9 > len(window):  # an opcode and the longest length there is
+        if at > last:  # no room for an opcode and the longest length there is
             window, window_offset, at = (
                 read_at(offset, _WINDOW_BYTES),
                 offset,
@@ -214,6 +218,7 @@ def _index_payloads(
             )
             if not window:
                 break
+            last = len(window) - 9
         code = window[at]
         entry = table[code]
         if entry is None:
@@ -231,15 +236,14 @@ def _index_payloads(
                     f'but its argument of {length} bytes reaches to {end}'
                 )
             if length >= min_payload_bytes and code in _PAYLOAD_OPCODES:
+                is_bytearray = code == _BYTEARRAY8
                 payloads.append(
-                    _Payload(
-                        offset,
-                        end - length,
-                        length,
-                        code == _BYTEARRAY8,
-                    )
+                    _Payload(offset, end - length, length, is_bytearray)
                 )
                 idle_opcodes = -1
+                if gaps is not None and window_offset == gap_offset:
+                    gaps[gap_offset] = window[:at]
+                gap_offset = end
             elif code == _FRAME:
                 idle_opcodes -= 1
         elif lines:
@@ -296,19 +300,24 @@ class _PayloadStream:
         payloads (list[_Payload]): The plan, in file order.
         readinto_at (callable|None): (offset, buffer) -> the count of bytes
             read into it. None: unplanned payloads are copied once more.
+        gaps (dict[int, bytes]|None): Bytes of the file by their offset; used
+            up. None: all is read.
     """
 
-    def __init__(self, read_at, file_bytes, payloads, readinto_at=None):
+    def __init__(
+        self, read_at, file_bytes, payloads, readinto_at=None, gaps=None
+    ):
+        self._gaps = {} if gaps is None else gaps
         self._read_at = read_at
         self._readinto_at = readinto_at
         self._file_bytes = file_bytes
         self._plan = iter(payloads)
-        self._offset = 0
-        self._window, self._window_offset = b'', 0
         self._long_reads = 0
-        self._advance()
+        self._advance(0)
 
-    def _advance(self):
+    def _advance(self, offset):
+        self._offset = self._window_offset = offset
+        self._window = self._gaps.pop(offset, b'')
         self._at_opcode = False
         self._planned = next(self._plan, None)
         self._limit = (
@@ -320,13 +329,10 @@ class _PayloadStream:
     def read(self, length):
         if length == 1:
             self._long_reads = 0
-        else:
+        elif self._long_reads < _MAX_LONG_READS:
             self._long_reads += 1
-            if self._long_reads > _MAX_LONG_READS:
-                raise self._unplanned(f'a read of {length} bytes in a frame')
-        return self._read(length)
-
-    def _read(self, length):
+        else:
+            raise self._unplanned(f'a read of {length} bytes in a frame')
         offset = self._offset
         if length > self._limit - offset:
             return self._read_planned_opcode(length)
@@ -348,7 +354,8 @@ class _PayloadStream:
             count = self._readinto_at(self._offset, buffer)
             self._offset += count
             return count
-        data = self._read(length)
+        data = self.read(length)
+        self._long_reads = 0
         buffer[: len(data)] = data
         return len(data)
 
@@ -375,8 +382,7 @@ class _PayloadStream:
         if not self._at_opcode:
             raise self._unplanned('an opcode NEXT_BUFFER')
         payload = self._planned
-        self._offset = payload.end
-        self._advance()
+        self._advance(payload.end)
         return payload
 
     def _fetch(self, length):
@@ -721,17 +727,20 @@ def _load_pickle_in_parallel(serial_load, f, num_workers):
     read_at = functools.partial(_read_at, fd)
     if read_at(0, 2) not in (b'\x80\x04', b'\x80\x05'):
         raise _StreamUnsuited('it is not a pickle of protocol 4 or 5')
+    gaps = {}
     payloads = _index_payloads(
         read_at,
         status.st_size,
         _MIN_PARALLEL_PAYLOAD_BYTES,
         _MAX_IDLE_OPCODES,
+        gaps,
     )
     total_bytes = sum(payload.length_bytes for payload in payloads)
     if total_bytes < _MIN_PARALLEL_BYTES:
         raise _StreamUnsuited(f'its payloads hold only {total_bytes} bytes')
+    readinto_at = functools.partial(_readinto_at, fd)
     stream = _PayloadStream(
-        read_at, status.st_size, payloads, functools.partial(_readinto_at, fd)
+        read_at, status.st_size, payloads, readinto_at, gaps
     )
     with _ParallelPayloads(fd, payloads, num_workers) as reader:
 

@@ -189,31 +189,22 @@ class _ShapeUnpickler(pickle.Unpickler):
 
 
 class _ScannedFile:
-    """Bytes of an open file at any offset, counted.
-
-    What was read behind each payload for the index is kept: the unpickler
-    asks for the same bytes next.
-    """
+    """Bytes of an open file at any offset, counted."""
 
     def __init__(self, fd):
         self._fd = fd
         self.file_bytes = os.fstat(fd).st_size
         self.bytes_read = 0
-        self._gaps = {}
 
     def read_gap(self, offset, length):
         gap = os.pread(self._fd, min(length, _GAP_BYTES), offset)
         self.bytes_read += len(gap)
-        self._gaps[offset] = gap
         return gap
 
     def read_at(self, offset, length):
-        gap = self._gaps.pop(offset, b'')
-        if length <= len(gap):
-            return gap[:length]
-        rest = _read_at(self._fd, offset + len(gap), length - len(gap))
-        self.bytes_read += len(rest)
-        return gap + rest
+        data = _read_at(self._fd, offset, length)
+        self.bytes_read += len(data)
+        return data
 
 
 def _check_tensor(array):
@@ -249,8 +240,9 @@ def _check_tensor(array):
 
 def _walk(file):
     """Unpickle a file into stand-ins, up to its very end."""
-    payloads = _index_payloads(file.read_gap, file.file_bytes)
-    stream = _PayloadStream(file.read_at, file.file_bytes, payloads)
+    gaps = {}
+    payloads = _index_payloads(file.read_gap, file.file_bytes, gaps=gaps)
+    stream = _PayloadStream(file.read_at, file.file_bytes, payloads, gaps=gaps)
 
     def blobs():
         while True:
