@@ -31,8 +31,6 @@ from num_workers_case import (
 )
 from paddle.framework import io_utils, safetensors_reader
 
-BOTH_KINDS = [('arrays', True), ('tensors', False)]
-
 # Of one item, as the format has them.
 ITEM_BYTES = {
     'BOOL': 1, 'I8': 1, 'I16': 2, 'I32': 4, 'I64': 8,
@@ -130,31 +128,28 @@ class SafetensorsCase(NumWorkersCase):
         super().setUp()
         self.path = os.path.join(self.directory, 'model.safetensors')
 
-    def load(self, return_numpy, num_workers=2, path=None, **options):
+    def load(self, num_workers=2, path=None, return_numpy=True):
         return paddle.load(
             path or self.path,
             safetensors=True,
             return_numpy=return_numpy,
             num_workers=num_workers,
-            **options,
         )
 
-    def check_same(self, return_numpy, num_workers=2, path=None):
+    def check_same(self, num_workers=2, path=None):
         """The library's outcome; returns how our attempt ended."""
         with small_thresholds(), attempts() as ends, log_records() as records:
-            found = outcome(self.load, return_numpy, num_workers, path)
-        self.assertEqual(
-            found, outcome(self.load, return_numpy, num_workers=1, path=path)
-        )
+            found = outcome(self.load, num_workers, path)
+        self.assertEqual(found, outcome(self.load, num_workers=1, path=path))
         self.assertEqual(warnings_in(records), [])
         self.assertEqual(len(ends), 1)
         return ends[0]
 
-    def check_read_in_parallel(self, return_numpy, num_workers=2, path=None):
-        end = self.check_same(return_numpy, num_workers, path)
+    def check_read_in_parallel(self, num_workers=2, path=None):
+        end = self.check_same(num_workers, path)
         self.assertIsNone(end)
 
-    def check_left_to_library(self, return_numpy, reason):
-        end = self.check_same(return_numpy)
+    def check_left_to_library(self, reason):
+        end = self.check_same()
         self.assertIsInstance(end, io_utils._StreamUnsuited)
         self.assertRegex(str(end), reason)

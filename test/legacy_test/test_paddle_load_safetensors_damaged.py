@@ -27,7 +27,6 @@ from num_workers_case import small_thresholds
 from paddle.framework import io_utils
 from parameterized import parameterized
 from safetensors_case import (
-    BOTH_KINDS,
     SafetensorsCase,
     attempts,
     described,
@@ -37,7 +36,7 @@ from safetensors_case import (
 )
 
 SEED = 20261129
-MUTATIONS = 1200  # of each kind of result
+MUTATIONS = 1200
 
 TENSORS = {
     'layer.weight': ('F32', (3, 2)),
@@ -84,7 +83,7 @@ def without_culprit(found):
 
 
 class DamagedCase(SafetensorsCase):
-    def check(self, return_numpy, data):
+    def check(self, data):
         """The library's outcome, and no memory but for what it accepts.
 
         Returns:
@@ -92,8 +91,8 @@ class DamagedCase(SafetensorsCase):
         """
         self.write(data)
         with small_thresholds(), attempts() as ends, targets() as asked:
-            found = outcome(self.load, return_numpy)
-        expected = outcome(self.load, return_numpy, 1)
+            found = outcome(self.load)
+        expected = outcome(self.load, 1)
         self.assertEqual(without_culprit(found), without_culprit(expected))
         [end] = ends
         if end is not None:
@@ -106,17 +105,15 @@ class DamagedCase(SafetensorsCase):
 
 
 class TestTruncated(DamagedCase):
-    @parameterized.expand(BOTH_KINDS)
-    def test_every_length(self, name, return_numpy):
+    def test_every_length(self):
         data = file_of(TENSORS)
         for length in range(len(data) + 1):
             with self.subTest(length=length):
-                parallel = self.check(return_numpy, data[:length])
+                parallel = self.check(data[:length])
                 self.assertEqual(parallel, length == len(data))
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_bytes_after_the_last_tensor(self, name, return_numpy):
-        self.assertFalse(self.check(return_numpy, file_of(TENSORS) + b'\0'))
+    def test_bytes_after_the_last_tensor(self):
+        self.assertFalse(self.check(file_of(TENSORS) + b'\0'))
 
 
 class TestMutated(DamagedCase):
@@ -154,8 +151,7 @@ class TestMutated(DamagedCase):
             end += 1
         return header[:start] + random_.choice(NUMBERS) + header[end:]
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_mutated_header(self, name, return_numpy):
+    def test_mutated_header(self):
         random_ = random.Random(SEED)
         header, length = described(TENSORS)
         header = json.dumps(
@@ -170,7 +166,7 @@ class TestMutated(DamagedCase):
                 claimed += random_.choice((-9, -1, 1, 8, length, 1 << 40))
             claimed = struct.pack('<q', claimed)
             with self.subTest(seed=SEED, number=number, header=text):
-                accepted += self.check(return_numpy, claimed + text + data)
+                accepted += self.check(claimed + text + data)
         # Both outcomes were met often.
         self.assertGreater(accepted, MUTATIONS // 50)
         self.assertLess(accepted, MUTATIONS // 2)
@@ -280,29 +276,23 @@ DISPUTED = {
 
 
 class TestHostile(DamagedCase):
-    @parameterized.expand(
-        [(f'{n}_{kind}', n, rn) for n in HOSTILE for kind, rn in BOTH_KINDS]
-    )
-    def test_rejected(self, name, what, return_numpy):
-        self.assertFalse(self.check(return_numpy, HOSTILE[what]))
+    @parameterized.expand(HOSTILE)
+    def test_rejected(self, what):
+        self.assertFalse(self.check(HOSTILE[what]))
 
-    @parameterized.expand(
-        [(f'{n}_{kind}', n, rn) for n in DISPUTED for kind, rn in BOTH_KINDS]
-    )
-    def test_judged_as_the_library_does(self, name, what, return_numpy):
-        self.check(return_numpy, DISPUTED[what])
+    @parameterized.expand(DISPUTED)
+    def test_judged_as_the_library_does(self, what):
+        self.check(DISPUTED[what])
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_header_that_the_entries_above_are_made_of(self, name, kind):
+    def test_header_that_the_entries_above_are_made_of(self):
         text = b'{' + entry_text() + b'}'
-        self.assertTrue(self.check(kind, header_bytes(text) + DATA[:4]))
+        self.assertTrue(self.check(header_bytes(text) + DATA[:4]))
         header = header_bytes({'a': entry(), 'b': entry(offsets=(4, 8))})
-        self.assertTrue(self.check(kind, header + DATA))
+        self.assertTrue(self.check(header + DATA))
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_unknown_fields(self, name, return_numpy):
+    def test_unknown_fields(self):
         header = header_bytes({'a': entry(stride=[1], name={'b': [None]})})
-        self.check(return_numpy, header + DATA[:4])
+        self.check(header + DATA[:4])
 
 
 if __name__ == '__main__':

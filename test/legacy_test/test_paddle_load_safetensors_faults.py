@@ -24,7 +24,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-import safetensors
+import safetensors.numpy
 from num_workers_case import (
     load_threads,
     log_records,
@@ -36,7 +36,6 @@ from num_workers_case import (
 from paddle.framework import io_utils, safetensors_reader
 from parameterized import parameterized
 from safetensors_case import (
-    BOTH_KINDS,
     SafetensorsCase,
     attempts,
     file_of,
@@ -69,17 +68,13 @@ class FaultCase(SafetensorsCase):
     def setUp(self):
         super().setUp()
         self.write(file_of(TENSORS))
-        self.expected = {
-            kind: outcome(self.load, kind, 1) for _, kind in BOTH_KINDS
-        }
-        self.assertEqual(self.expected[True][0], 'value')
+        self.expected = outcome(self.load, 1)
+        self.assertEqual(self.expected[0], 'value')
 
-    def check_serial_with_one_warning(
-        self, return_numpy, reason, num_workers=3
-    ):
+    def check_serial_with_one_warning(self, reason, num_workers=3):
         with attempts() as ends, log_records() as records, small_thresholds():
-            found = outcome(self.load, return_numpy, num_workers)
-        self.assertEqual(found, self.expected[return_numpy])
+            found = outcome(self.load, num_workers)
+        self.assertEqual(found, self.expected)
         self.assertIsNotNone(ends[0])
         [warning] = warnings_in(records)
         self.assertIn(self.path, warning)
@@ -87,37 +82,31 @@ class FaultCase(SafetensorsCase):
         self.assertIn(f'num_workers={num_workers}', warning)
         self.assertEqual(load_threads(), [])
 
-    def check_parallel_without_a_word(self, return_numpy):
+    def check_parallel_without_a_word(self):
         with attempts() as ends, log_records() as records, small_thresholds():
-            found = outcome(self.load, return_numpy, 3)
-        self.assertEqual(found, self.expected[return_numpy])
+            found = outcome(self.load, 3)
+        self.assertEqual(found, self.expected)
         self.assertEqual(ends, [None])
         self.assertEqual(records, [])
 
 
 class TestFaults(FaultCase):
-    @parameterized.expand(BOTH_KINDS)
-    def test_no_fault(self, name, return_numpy):
-        self.check_parallel_without_a_word(return_numpy)
+    def test_no_fault(self):
+        self.check_parallel_without_a_word()
 
-    @parameterized.expand(
-        [(f'{n}_{number}', kind, number)
-         for n, kind in BOTH_KINDS for number in (1, 2, 3)]
-    )  # fmt: skip
-    def test_input_output_error(self, name, return_numpy, number):
+    @parameterized.expand([(1,), (2,), (3,)])
+    def test_input_output_error(self, number):
         error = OSError(errno.EIO, os.strerror(errno.EIO))
         preadv = nth_time(number, os.preadv, error)
         with preadv_replaced(lambda _, *args: preadv(*args)):
-            self.check_serial_with_one_warning(return_numpy, error.strerror)
+            self.check_serial_with_one_warning(error.strerror)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_input_output_error_in_the_header(self, name, return_numpy):
+    def test_input_output_error_in_the_header(self):
         error = OSError(errno.EIO, os.strerror(errno.EIO))
         with mock.patch.object(os, 'pread', side_effect=error):
-            self.check_serial_with_one_warning(return_numpy, error.strerror)
+            self.check_serial_with_one_warning(error.strerror)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_short_reads(self, name, return_numpy):
+    def test_short_reads(self):
         reads = []
 
         def short(preadv, fd, views, offset):
@@ -125,87 +114,63 @@ class TestFaults(FaultCase):
             return preadv(fd, [views[0][:777]], offset)
 
         with preadv_replaced(short):
-            self.check_parallel_without_a_word(return_numpy)
+            self.check_parallel_without_a_word()
         self.assertGreater(len(reads), PAYLOAD_BYTES // 777)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_file_seems_to_end_early(self, name, return_numpy):
+    def test_file_seems_to_end_early(self):
         with preadv_replaced(lambda preadv, *args: 0):
-            self.check_serial_with_one_warning(return_numpy, 'EOFError')
+            self.check_serial_with_one_warning('EOFError')
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_thread_cannot_be_started(self, name, return_numpy):
+    def test_thread_cannot_be_started(self):
         start = nth_time(
             1, threading.Thread.start, RuntimeError("can't start new thread")
         )
         with mock.patch.object(threading.Thread, 'start', start):
-            self.check_serial_with_one_warning(
-                return_numpy, "can't start new thread"
-            )
+            self.check_serial_with_one_warning("can't start new thread")
 
-    @parameterized.expand(
-        [(f'{n}_{number}', kind, number)
-         for n, kind in BOTH_KINDS for number in (1, COUNT)]
-    )  # fmt: skip
-    def test_no_memory(self, name, return_numpy, number):
+    @parameterized.expand([(1,), (COUNT,)])
+    def test_no_memory(self, number):
         new_target = nth_time(number, io_utils._new_target, MemoryError())
         with mock.patch.object(io_utils, '_new_target', new_target):
-            self.check_serial_with_one_warning(return_numpy, 'no memory')
+            self.check_serial_with_one_warning('no memory')
 
-    @parameterized.expand(
-        [(f'{n}_{number}', kind, number)
-         for n, kind in BOTH_KINDS for number in (1, COUNT)]
-    )  # fmt: skip
-    def test_result_cannot_be_made(self, name, return_numpy, number):
-        results = (
-            safetensors_reader._Arrays
-            if return_numpy
-            else safetensors_reader._Tensors
+    @parameterized.expand([(1,), (COUNT,)])
+    def test_result_cannot_be_made(self, number):
+        make = nth_time(
+            number, safetensors_reader._make_array, RuntimeError('no result')
         )
-        make = nth_time(number, results.make, RuntimeError('no result'))
-        with mock.patch.object(results, 'make', make):
-            self.check_serial_with_one_warning(return_numpy, 'no result')
+        with mock.patch.object(safetensors_reader, '_make_array', make):
+            self.check_serial_with_one_warning('no result')
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_error_of_both_ways_is_the_librarys(self, name, return_numpy):
-        module = safetensors.numpy if return_numpy else safetensors.paddle
+    def test_error_of_both_ways_is_the_librarys(self):
         error = OSError(errno.EIO, os.strerror(errno.EIO))
         with (
             small_thresholds(),
             preadv_replaced(nth_time(1, None, error)),
-            mock.patch.object(module, 'load_file', side_effect=LookupError),
+            mock.patch.object(
+                safetensors.numpy, 'load_file', side_effect=LookupError
+            ),
             self.assertRaises(LookupError) as raised,
         ):
-            self.load(return_numpy)
+            self.load()
         self.assertIsNone(raised.exception.__cause__)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_interrupt(self, name, return_numpy):
-        results = (
-            safetensors_reader._Arrays
-            if return_numpy
-            else safetensors_reader._Tensors
-        )
-        make = nth_time(2, results.make, KeyboardInterrupt())
+    def test_interrupt(self):
+        make = nth_time(2, safetensors_reader._make_array, KeyboardInterrupt())
         with (
             small_thresholds(),
-            mock.patch.object(results, 'make', make),
+            mock.patch.object(safetensors_reader, '_make_array', make),
             log_records() as records,
             self.assertRaises(KeyboardInterrupt),
         ):
-            self.load(return_numpy)
+            self.load()
         self.assertEqual(load_threads(), [])
         self.assertEqual(records, [])
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_memory_is_free_when_the_library_loads(self, name, return_numpy):
+    def test_memory_is_free_when_the_library_loads(self):
         """What was read before a fault is not held meanwhile."""
-        results = (
-            safetensors_reader._Arrays
-            if return_numpy
-            else safetensors_reader._Tensors
-        )
-        made, held, make = [], [], results.make
+        made, held = [], []
+        make = safetensors_reader._make_array
 
         def failing(*args):
             if len(made) == 2:
@@ -218,15 +183,14 @@ class TestFaults(FaultCase):
             held.extend(ref for ref in made if ref() is not None)
             return {}
 
-        module = safetensors.numpy if return_numpy else safetensors.paddle
         gc.disable()
         self.addCleanup(gc.enable)
         with (
             small_thresholds(),
-            mock.patch.object(results, 'make', failing),
-            mock.patch.object(module, 'load_file', load_file),
+            mock.patch.object(safetensors_reader, '_make_array', failing),
+            mock.patch.object(safetensors.numpy, 'load_file', load_file),
         ):
-            self.load(return_numpy)
+            self.load()
         self.assertEqual(len(made), 2)
         self.assertEqual(held, [])
 
@@ -238,8 +202,7 @@ class TestOtherFilesAndThreads(FaultCase):
         self.write(file_of(TENSORS, seed=1), other)
         os.replace(other, self.path)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_file_is_replaced_before_the_header_is_read(self, name, kind):
+    def test_file_is_replaced_before_the_header_is_read(self):
         safe_open = safetensors.safe_open
 
         def replaced(*args, **options):
@@ -251,13 +214,12 @@ class TestOtherFilesAndThreads(FaultCase):
             attempts() as ends,
             mock.patch.object(safetensors, 'safe_open', replaced),
         ):
-            found = outcome(self.load, kind)
+            found = outcome(self.load)
         self.assertIn('replaced', str(ends[0]))
-        self.assertNotEqual(found, self.expected[kind])
-        self.assertEqual(found, outcome(self.load, kind, 1))
+        self.assertNotEqual(found, self.expected)
+        self.assertEqual(found, outcome(self.load, 1))
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_file_is_replaced_during_the_load(self, name, return_numpy):
+    def test_file_is_replaced_during_the_load(self):
         once = threading.Lock()
 
         def replacing(preadv, *args):
@@ -266,13 +228,10 @@ class TestOtherFilesAndThreads(FaultCase):
             return preadv(*args)
 
         with preadv_replaced(replacing):
-            self.check_parallel_without_a_word(return_numpy)
-        self.assertNotEqual(
-            outcome(self.load, return_numpy, 1), self.expected[return_numpy]
-        )
+            self.check_parallel_without_a_word()
+        self.assertNotEqual(outcome(self.load, 1), self.expected)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_file_is_truncated_during_the_load(self, name, return_numpy):
+    def test_file_is_truncated_during_the_load(self):
         once = threading.Lock()
 
         def truncating(preadv, *args):
@@ -281,17 +240,16 @@ class TestOtherFilesAndThreads(FaultCase):
             return preadv(*args)
 
         with small_thresholds(), preadv_replaced(truncating):
-            found = outcome(self.load, return_numpy)
+            found = outcome(self.load)
         self.assertEqual(found[:2], ('raises', safetensors.SafetensorError))
-        self.assertEqual(found, outcome(self.load, return_numpy, 1))
+        self.assertEqual(found, outcome(self.load, 1))
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_loads_in_many_threads(self, name, return_numpy):
+    def test_loads_in_many_threads(self):
         barrier = threading.Barrier(6)
 
         def load(_):
             barrier.wait()
-            return outcome(self.load, return_numpy, 3)
+            return outcome(self.load, 3)
 
         with (
             small_thresholds(),
@@ -299,12 +257,12 @@ class TestOtherFilesAndThreads(FaultCase):
             ThreadPoolExecutor(6) as pool,
         ):
             for found in pool.map(load, range(6)):
-                self.assertEqual(found, self.expected[return_numpy])
+                self.assertEqual(found, self.expected)
         self.assertEqual(ends, [None] * 6)
 
 
 class TestCosts(FaultCase):
-    def counted_load(self, return_numpy, num_workers, path=None):
+    def counted_load(self, num_workers, path=None):
         """-> reads outside the workers, reads in them, threads started."""
         reads, worker_reads, started = [], [], []
         pread, start = os.pread, threading.Thread.start
@@ -326,15 +284,13 @@ class TestCosts(FaultCase):
             preadv_replaced(counted_preadv),
             mock.patch.object(threading.Thread, 'start', counted_start),
         ):
-            self.load(return_numpy, num_workers, path)
+            self.load(num_workers, path)
         return reads, worker_reads, started
 
-    @parameterized.expand(
-        [(f'{n}_{w}', kind, w) for n, kind in BOTH_KINDS for w in (2, 3, 100)]
-    )
-    def test_each_byte_is_read_once(self, name, return_numpy, num_workers):
+    @parameterized.expand([(2,), (3,), (100,)])
+    def test_each_byte_is_read_once(self, num_workers):
         with small_thresholds(piece_bytes=3000):
-            counts = self.counted_load(return_numpy, num_workers)
+            counts = self.counted_load(num_workers)
         reads, worker_reads, started = counts
         self.assertEqual(reads, [(0, 8)])
         times = collections.Counter()
@@ -348,14 +304,12 @@ class TestCosts(FaultCase):
         self.assertGreaterEqual(len(started), 1)
         self.assertLessEqual(len(started), num_workers)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_neighbours_share_reads(self, name, return_numpy):
+    def test_neighbours_share_reads(self):
         with small_thresholds(piece_bytes=10 * PAYLOAD_BYTES):
-            _, worker_reads, _ = self.counted_load(return_numpy, 2)
+            _, worker_reads, _ = self.counted_load(2)
         self.assertEqual(len(worker_reads), 2)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_small_file_is_not_touched(self, name, return_numpy):
+    def test_small_file_is_not_touched(self):
         opened, safe_open = [], safetensors.safe_open
 
         def recorded(*args, **options):
@@ -363,20 +317,17 @@ class TestCosts(FaultCase):
             return safe_open(*args, **options)
 
         with mock.patch.object(safetensors, 'safe_open', recorded):
-            counts = self.counted_load(return_numpy, 8)
+            counts = self.counted_load(8)
         self.assertEqual(counts, ([], [], []))
         self.assertEqual(opened, [])
 
-    @parameterized.expand(
-        [(f'{n}_{w}', kind, w) for n, kind in BOTH_KINDS for w in (None, 0, 1)]
-    )
-    def test_serial_load_reads_nothing_here(self, name, return_numpy, workers):
+    @parameterized.expand([(None,), (0,), (1,)])
+    def test_serial_load_reads_nothing_here(self, workers):
         with small_thresholds():
-            counts = self.counted_load(return_numpy, workers)
+            counts = self.counted_load(workers)
         self.assertEqual(counts, ([], [], []))
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_tensors_have_the_memory_that_was_read_to(self, name, kind):
+    def test_arrays_have_the_memory_that_was_read_to(self):
         made, new_target = [], io_utils._new_target
 
         def recorded(payload):
@@ -388,21 +339,15 @@ class TestCosts(FaultCase):
             small_thresholds(),
             mock.patch.object(io_utils, '_new_target', recorded),
         ):
-            value = self.load(kind)
-        found = [
-            (item.ctypes.data, item.nbytes)
-            if kind
-            else (item.data_ptr(), item.size * item.element_size())
-            for item in value.values()
-        ]
+            value = self.load()
+        found = [(item.ctypes.data, item.nbytes) for item in value.values()]
         self.assertEqual(found, made)
 
-    @parameterized.expand(BOTH_KINDS)
-    def test_file_is_closed(self, name, return_numpy):
+    def test_file_is_closed(self):
         """With the values alive; the library keeps a mapping instead."""
         before = open_descriptors()
         with small_thresholds(), attempts() as ends:
-            value = self.load(return_numpy)
+            value = self.load()
         self.assertEqual(open_descriptors(), before)
         with open('/proc/self/maps') as f:
             self.assertNotIn(self.path, f.read())
