@@ -90,8 +90,9 @@ def load_num_workers(tree: Tree) -> None:
     io.function('load').add_doc_option(
         'num_workers (int|None): How many threads read the data of one file.\n'
         'None, 0 and 1 read serially. With more, a file given by its path,\n'
-        'saved with protocol 4 or 5 and holding several MB of tensors is\n'
-        'read in parallel; anything else is read serially. The result is\n'
-        'the same either way. Default 1.',
+        'saved with protocol 4 or 5 (or by safetensors, and loaded with\n'
+        'return_numpy) and holding several MB of tensors is read in\n'
+        'parallel; anything else is read serially. The result is the same\n'
+        'either way. Default 1.',
         why='the options of load are documented in its docstring',
     )
