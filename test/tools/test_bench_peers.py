@@ -223,6 +223,21 @@ class TestWays(unittest.TestCase):
             ['mapped + touch', 'plain'],
         )
 
+    def test_a_row_is_as_cold_as_its_least_cold_round(self):
+        samples = [
+            Sample(1.0, 1, None, {'cache': cache})
+            for cache in ('partly cold', 'cold', 'cold, unchecked')
+        ]
+        for group, expected in (
+            (samples, 'partly cold'),
+            (samples[1:], 'cold, unchecked'),
+            (samples[1:2], 'cold'),
+        ):
+            told = peers.with_untouched({'way': group}, False)['way']
+            self.assertEqual(
+                {sample.notes['cache'] for sample in told}, {expected}
+            )
+
     def test_every_page_is_touched(self):
         page = peer_jobs.PAGE_BYTES
         for size, pages in ((0, 0), (1, 1), (page, 1), (3 * page + 4, 4)):
@@ -287,16 +302,21 @@ class TestPlots(unittest.TestCase):
         rows = [
             self.row(),
             self.row(way='memcpy', gb_per_s=9.0, speedup=4.5),
-            self.row(way='torch.load mmap'),
-            self.row(result='numpy'),
-            self.row(protocol=5),
-            self.row(cache='cold'),
+            self.row(way='torch.load mmap', speedup=7.0),
+            self.row(way='torch.load mmap + touch', speedup=3.0),
+            self.row(result='numpy', speedup=7.0),
+            self.row(protocol=5, speedup=7.0),
+            self.row(cache='cold', speedup=7.0),
             self.row(file='g'),
         ]
         self.assertEqual(
             plots.bars(rows),
             {
-                'f': {'paddle.load': (2.0, 1.0), 'memcpy': (9.0, 4.5)},
+                'f': {
+                    'paddle.load': (2.0, 1.0),
+                    'memcpy': (9.0, 4.5),
+                    'torch.load mmap + touch': (2.0, 3.0),
+                },
                 'g': {'paddle.load': (2.0, 1.0)},
             },
         )

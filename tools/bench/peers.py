@@ -80,6 +80,14 @@ SEED = 20262
 # the payload in the process that loads.
 MEMORY_PER_PAYLOAD = 6
 
+# How a load finds its file; of the rounds of a row, the last of these is told.
+WARM, COLD, UNCHECKED, PARTLY_COLD = CACHES = (
+    'warm',
+    'cold',
+    'cold, unchecked',
+    'partly cold',
+)
+
 # The tensors of the file that is read from a disk.
 COLD_TENSOR_BYTES = 16 << 20
 
@@ -169,8 +177,9 @@ def peer_ways(result: str, num_workers: int) -> dict[str, Way]:
         ways['paddle.load safetensors'] = load(
             {'safetensors': True}, is_mapped=True
         )
+        # Maps too, where it leaves a file to the library.
         ways[f'num_workers={num_workers}, safetensors'] = load(
-            {'safetensors': True, 'num_workers': num_workers}
+            {'safetensors': True, 'num_workers': num_workers}, is_mapped=True
         )
     return ways
 
@@ -222,11 +231,6 @@ class Files(NamedTuple):
                 progress(f'writing {self.name} for {kind}')
                 save = getattr(peer_jobs, f'save_{kind}')
                 call_fresh(save, self.of(kind))
-
-    def remove(self) -> None:
-        """Removes all that were written."""
-        for kind in 'pickle', 'torch', 'safetensors':
-            self.of(kind).path.unlink(missing_ok=True)
 
 
 def layouts(
@@ -331,26 +335,23 @@ def with_untouched(
         keep(bool): the time before a page was read is told, too.
 
     Returns:
-        dict: with `+ touch` in the name of what was touched.
+        dict: with `+ touch` in the name of what was touched, and the least
+        cold state of the cache in all notes of a way.
     """
     result = {}
     for name, group in samples.items():
         notes = [dict(sample.notes) for sample in group]
+        cache = max((note.pop('cache') for note in notes), key=CACHES.index)
+        told = [sample._replace(notes={'cache': cache}) for sample in group]
         if 'seconds' not in notes[0]:
-            result[name] = group
+            result[name] = told
             continue
-        others = [{'cache': note.pop('cache')} for note in notes]
         if keep:
             result[name] = [
-                sample._replace(**note, notes=other)
-                for sample, note, other in zip(
-                    group, notes, others, strict=True
-                )
+                sample._replace(**note)
+                for sample, note in zip(told, notes, strict=True)
             ]
-        result[f'{name} + touch'] = [
-            sample._replace(notes=other)
-            for sample, other in zip(group, others, strict=True)
-        ]
+        result[f'{name} + touch'] = told
     return result
 
 
@@ -359,12 +360,10 @@ def state_of_cache(path: Path, evicted: bool) -> str:
     from bench import peer_jobs
 
     if not evicted:
-        return 'warm'
-    return {
-        True: 'cold',
-        False: 'partly cold',
-        None: 'cold, unchecked',
-    }[peer_jobs.evict(path)]
+        return WARM
+    return {True: COLD, False: PARTLY_COLD, None: UNCHECKED}[
+        peer_jobs.evict(path)
+    ]
 
 
 def measure_warm(
@@ -399,7 +398,6 @@ def measure_warm(
                     result=result,
                 )
             del memcpy
-        files.remove()
     return rows
 
 

@@ -56,13 +56,6 @@ COLOURS = (
     ('', PEER),
 )
 
-# Maps views of the page cache, and has not loaded a byte yet.
-UNTOUCHED = (
-    'torch.load mmap',
-    'safetensors mmap',
-    'paddle.load safetensors',
-)
-
 
 def can_draw() -> bool:
     """Whether matplotlib is there; a line tells where it is not."""
@@ -99,18 +92,20 @@ def draw(report: dict[str, Any], path: Path) -> None:
 def bars(
     rows: Iterable[dict[str, Any]],
 ) -> dict[str, dict[str, tuple[float, float]]]:
-    """What the plot of the peers shows: Tensors of protocol 4, in memory.
+    """What the plot of the peers shows: Tensors in memory.
 
     Returns:
         dict: for each file, (GB/s, ratio to serial) by the way's name.
     """
+    rows = list(rows)
+    shown = 'Tensor', rows[0]['protocol'], 'warm'
+    ways = {row['way'] for row in rows}
     groups: dict[str, dict[str, tuple[float, float]]] = {}
     for row in rows:
-        if (row['result'], row['protocol'], row['cache']) != (
-            'Tensor',
-            4,
-            'warm',
-        ) or row['way'] in UNTOUCHED:
+        if (row['result'], row['protocol'], row['cache']) != shown:
+            continue
+        # A view of the page cache, of which no byte has been loaded yet.
+        if f'{row["way"]} + touch' in ways:
             continue
         groups.setdefault(row['file'], {})[row['way']] = (
             row['gb_per_s'],

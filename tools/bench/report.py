@@ -162,7 +162,8 @@ def machine_facts(directory: Path) -> dict[str, Any]:
         * os.sysconf('SC_PHYS_PAGES'),
         'load_average_before': round(os.getloadavg()[0], 2),
         'kernel': f'{platform.system()} {platform.release()}',
-        'huge_pages': _huge_pages(),
+        'huge_pages': _huge_pages('enabled'),
+        'huge_pages_in_tmpfs': _huge_pages('shmem_enabled'),
         'file_system': file_system(directory),
         'python': platform.python_version(),
         'numpy': np.__version__,
@@ -189,9 +190,9 @@ def _first(path: Path, name: str, separator: str | None = None) -> str | None:
     return None
 
 
-def _huge_pages() -> str | None:
-    """The chosen one of: always, madvise, never."""
-    path = Path('/sys/kernel/mm/transparent_hugepage/enabled')
+def _huge_pages(name: str) -> str | None:
+    """The chosen one of several words, such as always, madvise, never."""
+    path = Path('/sys/kernel/mm/transparent_hugepage', name)
     with contextlib.suppress(OSError):
         return path.read_text().partition('[')[2].partition(']')[0]
     return None
