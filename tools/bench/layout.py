@@ -64,7 +64,7 @@ class Layout(NamedTuple):
 
     def expected(self) -> dict[str, np.ndarray]:
         """The right value of every tensor, read from the pool when used."""
-        pool = np.memmap(self.pool, np.uint8, 'r').view(np.ndarray)
+        pool = np.memmap(self.pool, np.uint8, 'c').view(np.ndarray)
         values = {}
         for number, (key, shape) in enumerate(self.shapes.items()):
             start = number * WORD_BYTES

@@ -79,8 +79,11 @@ class Checkpoint(NamedTuple):
         return self.tensor_bytes * self.count
 
     def expected(self) -> dict[str, np.ndarray]:
-        """The right value of every tensor, read from the pool when used."""
-        words = np.memmap(self.pool, np.uint64, 'r')
+        """The right value of every tensor, read from the pool when used.
+
+        Copy on write: what is pickled of a writeable array is writeable.
+        """
+        words = np.asarray(np.memmap(self.pool, np.uint64, 'c'))
         return {
             f'layer_{number}.weight': words[
                 number : number + self.tensor_bytes // WORD_BYTES
