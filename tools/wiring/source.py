@@ -36,7 +36,17 @@ _NO_TEXT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
 class SourceError(ValueError):
-    """A file that the verbs cannot work on."""
+    """A file that the verbs cannot work on.
+
+    Args:
+        expected(str): what a file must be.
+        found(str): what this one is.
+    """
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f'expected {expected}, but found {found}')
+        self.expected = expected
+        self.found = found
 
 
 class Layout(NamedTuple):
@@ -63,18 +73,14 @@ def decode(data: bytes) -> tuple[str, Layout]:
     try:
         text = data[len(BYTE_ORDER_MARK) if marked else 0 :].decode()
     except UnicodeDecodeError as error:
-        raise SourceError(f'expected UTF-8, but received {error}') from error
+        raise SourceError('UTF-8', str(error)) from error
     crlf = '\r\n' in text
     if crlf:
         if re.search(r'(?<!\r)\n', text):
-            raise SourceError(
-                r'expected one kind of line end, but received both \n and \r\n'
-            )
+            raise SourceError('one kind of line end', r'both \n and \r\n')
         text = text.replace('\r\n', '\n')
     if '\r' in text:
-        raise SourceError(
-            r'expected \n or \r\n line ends, but received a lone \r'
-        )
+        raise SourceError(r'\n or \r\n line ends', r'a lone \r')
     return text, Layout(marked, crlf)
 
 
@@ -108,9 +114,7 @@ class Source:
                 self._starts.append(self._starts[-1] + len(line) + 1)
             self._tokenize()
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
-            raise SourceError(
-                f'expected a module that parses, but received: {error}'
-            ) from error
+            raise SourceError('a module that parses', str(error)) from error
 
     def _tokenize(self) -> None:
         self.tokens: list[Token] = []

@@ -145,8 +145,10 @@ class Tree:
         module = self.file(name)
         try:
             ours = Source(decode(self._part(name))[0])
-        except (OSError, SourceError) as error:
+        except OSError as error:
             self._miss(name, 'our part of the module', str(error))
+        except SourceError as error:
+            self._miss(name, f'of our part {error.expected}', error.found)
         else:
             module.merge(ours, why, only)
         return module
@@ -197,12 +199,13 @@ class Tree:
 
     def _open(self, name: str) -> Module | MissingModule:
         data = self.read(name)
+        if data is None:
+            self._miss(name, 'a module to edit', 'no such file')
+            return MissingModule()
         try:
-            if data is None:
-                raise SourceError('no such file')
             return Module(self, name, data)
         except SourceError as error:
-            self._miss(name, 'a module to edit', str(error))
+            self._miss(name, error.expected, error.found)
             return MissingModule()
 
     def _miss(self, name: str, expected: str, found: str) -> None:
