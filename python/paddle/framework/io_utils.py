@@ -14,14 +14,16 @@
 
 
 import ctypes
+import errno
 import functools
 import mmap
-import operator
+import numbers
 import os
 import pickle
 import stat
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinMethodType
 from typing import NamedTuple
@@ -68,6 +70,11 @@ _MAX_IDLE_OPCODES = 1000
 # Wherever such an object begins, a whole huge page lies inside it (2 MiB on
 # x86-64, and on arm64 with 4 KiB pages).
 _MIN_HUGE_PAGE_PAYLOAD_BYTES = 4 * 1024 * 1024
+
+# An idle thread needs some ms to end; one whose start Ctrl-C interrupted may
+# never have begun, and is not waited for longer than this.
+_MAX_THREAD_END_S = 1.0
+_THREAD_END_POLL_S = 0.001
 
 _FRAME, _BYTEARRAY8, _NEXT_BUFFER = b'\x95\x96\x97'
 _PAYLOAD_OPCODES = b'B\x8e\x96'  # BINBYTES, BINBYTES8, BYTEARRAY8
@@ -118,21 +125,20 @@ def _resolve_num_workers(num_workers):
     """
     if num_workers is None:
         return 1
-    try:
-        if isinstance(num_workers, bool):
-            raise TypeError('a bool is not a count')
-        count = operator.index(num_workers)
-    except TypeError as error:
+    # A Tensor has __index__ too, and cuts a fraction off.
+    if isinstance(num_workers, bool) or not isinstance(
+        num_workers, numbers.Integral
+    ):
         raise TypeError(
             'The type of `num_workers` is expected to be int or None, '
             f'but received {type(num_workers).__name__}: {num_workers!r}.'
-        ) from error
-    if count < 0:
+        )
+    if num_workers < 0:
         raise ValueError(
             '`num_workers` is expected to be None or at least 0, '
-            f'but received {count}.'
+            f'but received {num_workers}.'
         )
-    return max(count, 1)
+    return max(int(num_workers), 1)
 
 
 # ---- index: where the payloads are
@@ -575,8 +581,9 @@ class _ParallelPayloads:
         self._taken = self._waited = 0
         self._idle = threading.Condition()
         self._running, self._closed, self.touched = 0, False, set()
+        self._thread_name = f'paddle-load-{id(self):x}'
         self._pool = ThreadPoolExecutor(
-            min(num_workers, len(pieces)), thread_name_prefix='paddle-load'
+            min(num_workers, len(pieces)), thread_name_prefix=self._thread_name
         )
 
     def __enter__(self):
@@ -626,7 +633,8 @@ class _ParallelPayloads:
 
         Joining the threads is not enough: a join that Ctrl-C interrupts takes
         the thread for ended (CPython 3.10 to 3.12), and one that was being
-        started may not be known to the pool.
+        started may not be known to the pool. Such threads are idle and about
+        to end, which is waited for as well.
         """
         interrupt = None
         while True:
@@ -635,6 +643,7 @@ class _ParallelPayloads:
                     self._closed = True
                     self._idle.wait_for(lambda: not self._running)
                 self._pool.shutdown(wait=True, cancel_futures=True)
+                self._await_end()
                 break
             except KeyboardInterrupt as error:
                 interrupt = error
@@ -643,6 +652,14 @@ class _ParallelPayloads:
         self._targets.clear()
         if interrupt is not None:
             raise interrupt
+
+    def _await_end(self):
+        deadline_s = time.monotonic() + _MAX_THREAD_END_S
+        while time.monotonic() < deadline_s and any(
+            thread.name.startswith(f'{self._thread_name}_')
+            for thread in threading.enumerate()
+        ):
+            time.sleep(_THREAD_END_POLL_S)
 
 
 # ---- assemble
@@ -769,6 +786,19 @@ def _unpickler_behind(serial_load):
         raise _StreamUnsuited(
             f'the unpickler of {serial_load!r} is not known'
         ) from None
+
+
+def _open_regular(path):
+    """Open a file to read it by offset; a pipe is refused, not waited for."""
+
+    def opener(name, flags):
+        return os.open(name, flags | getattr(os, 'O_NONBLOCK', 0))
+
+    f = open(path, 'rb', buffering=0, opener=opener)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+        f.close()
+        raise OSError(errno.EINVAL, 'expected a regular file', path)
+    return f
 
 
 def _read_at(fd, offset, length):

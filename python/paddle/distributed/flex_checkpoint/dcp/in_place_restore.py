@@ -135,7 +135,11 @@ def _match(state_dict, stored_tensors):
 def _check_stored(stored_tensors, names):
     """Decline what the general way refuses, or what it alone can read."""
     if names is not None and (
-        type(names) is not dict or names.keys() != stored_tensors.keys()
+        type(names) is not dict
+        or names.keys() != stored_tensors.keys()
+        or not all(
+            isinstance(name, (str, type(None))) for name in names.values()
+        )
     ):
         raise _Declined('its table of names is not of its tensors')
     for key, stored in stored_tensors.items():

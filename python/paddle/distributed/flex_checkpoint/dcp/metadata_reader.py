@@ -31,6 +31,7 @@ read is ``fast_resumable``'s part.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import os
@@ -40,15 +41,36 @@ import re
 from typing import NamedTuple
 
 import paddle
-from paddle.framework.io_utils import _read_at
+from paddle.framework.io_utils import _open_regular, _read_at
 
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
 # Releases up to 3.2 kept the classes in another module, which is gone.
 _OLDER_MODULE = 'paddle.distributed.checkpoint.metadata'
 _MODULES = (Metadata.__module__, _OLDER_MODULE)
-_CLASSES = {
-    (module, cls.__name__): cls
+
+
+def _maker(cls):
+    """A class that makes objects of another, as unpickling does.
+
+    The other is not given out: a file could set attributes of it with BUILD,
+    for the whole process.
+    """
+
+    class Maker:
+        __slots__ = ()
+
+        def __new__(cls_of_maker):
+            return object.__new__(cls)
+
+        def __setstate__(self, state):
+            raise TypeError('expected an object to have the state')
+
+    return Maker
+
+
+_MAKERS = {
+    (module, cls.__name__): _maker(cls)
     for module in _MODULES
     for cls in (LocalTensorIndex, LocalTensorMetadata, Metadata)
 }
@@ -110,10 +132,13 @@ class _MetadataUnpickler(pickle.Unpickler):
 
     def __init__(self, data):
         super().__init__(io.BytesIO(data))
+        # What the process has registered for EXT opcodes goes past find_class
+        # once it is cached.
+        copyreg.clear_extension_cache()
         self.is_older = False
 
     def find_class(self, module, name):
-        found = _CLASSES.get((module, name))
+        found = _MAKERS.get((module, name))
         if found is None:
             raise pickle.UnpicklingError(
                 f'expected a metadata class, but received {module}.{name}'
@@ -127,7 +152,8 @@ class _WholeUnpickler(_MetadataUnpickler):
 
     def find_class(self, module, name):
         found = super().find_class(module, name)
-        return _WholeShard if found is LocalTensorMetadata else found
+        is_shard = name == LocalTensorMetadata.__name__
+        return _WholeShard if is_shard else found
 
 
 class _HeadReader:
@@ -310,6 +336,15 @@ def _open_head(fd):
     # An object that was pickled to the end closes with BUILD and STOP.
     if read_at(max(0, file_bytes - 2), 2) != pickle.BUILD + pickle.STOP:
         return None
+    # A cut may end so by chance; it then ends within a frame.
+    end = 2
+    while file_bytes > _CHUNK_BYTES and end < file_bytes:
+        header = read_at(end, _FRAME_HEADER_BYTES)
+        if header[:1] != pickle.FRAME:
+            break
+        end += len(header) + int.from_bytes(header[1:], 'little')
+    if end > file_bytes:
+        return None
     return _HeadReader(read_at, file_bytes)
 
 
@@ -327,7 +362,7 @@ def _read_metadata_head(path):
         _SplitTensor: a tensor at the beginning is not stored whole; not if
             the beginning is all of the file.
     """
-    with open(path, 'rb', buffering=0) as f:
+    with _open_regular(path) as f:
         head = _open_head(f.fileno())
         if head is None:
             return None
@@ -362,7 +397,7 @@ def load_state_dict_metadata(
         dict[str, list[LocalTensorMetadata]]: The shards of each key. None if ``allow_full_load`` is False and the whole file would have to be loaded.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
+        OSError: If the file cannot be read; a FileNotFoundError if it does not exist.
         ValueError: If the file does not hold the metadata of a checkpoint.
 
     Examples:
@@ -380,7 +415,7 @@ def load_state_dict_metadata(
             >>> print(shards["w"][0].global_shape, shards["w"][0].dtype)
             (4, 8) float32
     """
-    with open(path, 'rb', buffering=0) as f:
+    with _open_regular(path) as f:
         head = _open_head(f.fileno())
         found = head and _find_cut(head, _take_state_dict_metadata)
     if found is not None:

@@ -33,9 +33,13 @@ ask; and communication (``fast_resumable``).
 
 from __future__ import annotations
 
+import copyreg
 import gc
+import io
 import operator
 import pickle
+
+from paddle.framework.io_utils import _open_regular
 
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
@@ -160,6 +164,9 @@ class _StandInUnpickler(pickle.Unpickler):
 
     def __init__(self, file, stand_ins):
         super().__init__(file, encoding='latin1')  # as paddle.load
+        # What the process has registered for EXT opcodes goes past find_class
+        # once it is cached.
+        copyreg.clear_extension_cache()
         self._stand_ins = stand_ins
 
     def find_class(self, module, name):
@@ -173,7 +180,7 @@ def _load_storage(path):
     emptied = []
     stand_ins = _stand_ins(emptied)
     try:
-        with open(path, 'rb') as f:
+        with io.BufferedReader(_open_regular(path)) as f:
             whole = _StandInUnpickler(f, stand_ins).load()
         if any(emptied):
             raise _NotRecognised('a state has another use')
