@@ -13,9 +13,11 @@
 # limitations under the License.
 
 import contextlib
+import copyreg
 import io
 import os
 import pickle
+import re
 import sys
 import tempfile
 import unittest
@@ -23,7 +25,10 @@ from unittest import mock
 
 import paddle
 import paddle.distributed as dist
-from paddle.distributed.flex_checkpoint.dcp import metadata_reader
+from paddle.distributed.flex_checkpoint.dcp import (
+    metadata_reader,
+    storage_reader,
+)
 from paddle.distributed.flex_checkpoint.dcp.metadata import (
     LocalTensorIndex,
     LocalTensorMetadata,
@@ -34,6 +39,7 @@ from parameterized import parameterized
 OLDER_MODULE = b'paddle.distributed.checkpoint.metadata'
 FIELDS = ('state_dict_metadata', 'storage_metadata', 'flat_mapping')
 FRAME_BYTES = 64 * 1024
+FRAME_HEADER_BYTES = 9
 called = []
 
 
@@ -96,14 +102,14 @@ class MetadataFileTest(unittest.TestCase):
 
     @contextlib.contextmanager
     def count_reads(self):
-        """The end of the last byte that is read, except the file's tail."""
+        """Ends of what is read, but for the tail and the frames' headers."""
         original = metadata_reader._read_at
         size = os.path.getsize(self.path)
         ends = []
 
         def read_at(fd, offset, length):
             data = original(fd, offset, length)
-            if offset != size - 2:
+            if offset != size - 2 and length != FRAME_HEADER_BYTES:
                 ends.append(offset + len(data))
             return data
 
@@ -280,6 +286,39 @@ class TestNothingIsCalled(MetadataFileTest):
         self.assertIsNone(metadata_reader._read_metadata_head(self.path))
         self.assertNotIn('this', sys.modules)
 
+    @parameterized.expand(['LocalTensorIndex', 'LocalTensorMetadata'])
+    def test_no_attribute_of_a_class_is_set(self, name):
+        data = pickle.dumps(make_metadata(['a']), 2)
+        build = (
+            f'c{Metadata.__module__}\n{name}\nN'.encode()
+            + b'}X\x08\0\0\0__hash__Ns\x86b0'
+        )
+        self.write(data[:2] + build + data[2:])
+        cls = getattr(metadata_reader, name)
+        with mock.patch.object(cls, '__hash__', cls.__hash__):
+            before = cls.__hash__
+            self.assertIsNone(self.load_in_part())
+            metadata_reader._read_metadata_head(self.path)
+            self.assertIs(cls.__hash__, before)
+
+    def test_registered_extension(self):
+        copyreg.add_extension(__name__, 'mark', 77)
+        self.addCleanup(copyreg.remove_extension, __name__, 'mark', 77)
+        data = b'\x80\x02\x82\x4d.'
+        self.assertIs(pickle.loads(data), mark)  # it is cached now
+        with self.assertRaises(pickle.UnpicklingError):
+            metadata_reader._MetadataUnpickler(data).load()
+
+    def test_pipe_is_not_waited_for(self):
+        os.mkfifo(self.path)
+        for read in (
+            self.load_in_part,
+            lambda: metadata_reader._read_metadata_head(self.path),
+            lambda: storage_reader._load_storage(self.path),
+        ):
+            with self.assertRaisesRegex(OSError, 'regular file'):
+                read()
+
     def test_only_the_classes_of_the_module(self):
         for name in ('dataclass', 'LocalTensorMetadata.__init__'):
             unpickler = metadata_reader._MetadataUnpickler(b'')
@@ -297,9 +336,9 @@ class TestBytesRead(MetadataFileTest):
             ends.append(position)
         return ends
 
-    def saved(self, num_keys, num_ranks):
+    def saved(self, num_keys, num_ranks, name='layer'):
         metadata = make_metadata(
-            [f'layer.{i}' for i in range(num_keys)], num_ranks
+            [f'{name}.{i}' for i in range(num_keys)], num_ranks
         )
         # As after a gather: keys of the storage are other objects.
         metadata.storage_metadata = pickle.loads(
@@ -326,6 +365,18 @@ class TestBytesRead(MetadataFileTest):
         self.assertEqual(head.state_dict_metadata, shards)
         self.assertEqual(max(read_ends), ends[last + 1])
         self.assertEqual(head.bytes_read, ends[last + 1])
+
+    def test_cut_within_a_frame(self):
+        """Where the bytes before happen to be those at the end of a file."""
+        _, data = self.saved(300, 8, 'emb')
+        self.assertGreater(len(data), 2 * FRAME_BYTES)
+        ends = [m.end() for m in re.finditer(rb'b\.', data) if m.end() > 70_000]
+        self.assertEqual(ends.pop(), len(data))
+        self.assertGreater(len(ends), 100)
+        for end in ends[::20]:
+            self.write(data[:end])
+            self.assertIsNone(self.load_in_part(), end)
+            self.assertIsNone(metadata_reader._read_metadata_head(self.path))
 
     def test_first_entry_of_the_storage(self):
         metadata, data = self.saved(10, 2000)

@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+import copyreg
 import os
 import pickle
 import sys
@@ -352,6 +353,21 @@ class TestNothingIsCalled(DistcpFileTest):
             called.clear()
             self.check_refused('mark')
             self.assertEqual(called, [])
+
+    def test_registered_extension(self):
+        copyreg.add_extension(__name__, 'mark', 77)
+        self.addCleanup(copyreg.remove_extension, __name__, 'mark', 77)
+        self.write(b'\x80\x02}X\1\0\0\0a\x82\x4d)Rs.')
+        pickle.loads(self.data())
+        self.assertNotEqual(called, [], 'the marker does not bite')
+        called.clear()
+        self.check_refused('mark')
+        self.assertEqual(called, [])
+
+    def test_pipe_is_not_waited_for(self):
+        os.mkfifo(self.path)
+        with self.assertRaisesRegex(OSError, 'regular file'):
+            scan_tensor_shapes(self.path)
 
     def test_nothing_is_imported(self):
         sys.modules.pop('this', None)

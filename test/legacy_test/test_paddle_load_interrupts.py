@@ -164,6 +164,26 @@ class TestCtrlC(NumWorkersCase):
         self.assertEqual(self.interrupt(4, workers=2), 0)
         self.assertEqual(load_threads(), [])
 
+    def test_thread_that_the_pool_does_not_know(self):
+        """One that Ctrl-C met while it was being started."""
+        may_end = threading.Event()
+        with open(self.path, 'rb') as f:
+            payloads = [io_utils._Payload(0, 0, 1000, False)]
+            reader = io_utils._ParallelPayloads(f.fileno(), payloads, 1)
+            unknown = threading.Thread(
+                target=may_end.wait, name=f'{reader._thread_name}_1'
+            )
+            unknown.start()
+
+            def end(_):
+                may_end.set()
+                unknown.join()
+
+            self.addCleanup(end, None)
+            with mock.patch.object(io_utils.time, 'sleep', end), reader:
+                reader.take()
+        self.assertFalse(unknown.is_alive())
+
     def test_next_load_is_parallel_again(self):
         self.interrupt(1, workers=2)
         with small_thresholds():
