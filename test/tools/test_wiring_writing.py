@@ -17,6 +17,7 @@
 import errno
 import json
 import os
+import signal
 import stat
 import unittest
 from pathlib import Path
@@ -171,6 +172,134 @@ class TestWrite(WritingCase):
         self.put({'METADATA': ''}, self.root / 'paddlepaddle-3.3.1.dist-info')
         with self.assertRaisesRegex(wiring.WriteError, 'installed wheel'):
             self.series_plan().write()
+
+
+class TestGone(WritingCase):
+    """A new file by which a patch knows its own work is deleted."""
+
+    def marked_plan(self):
+        self.put({NEW: 'new = 1\n'}, self.overlay)
+        return self.plan(a_patch(series, mark=(NEW, 'new')))
+
+    def test_it_is_named_and_the_rest_can_be_taken_back(self):
+        self.marked_plan().write()
+        (self.paddle / NEW).unlink()
+        plan = self.marked_plan()
+        self.assertFalse(plan.ok)
+        self.assertIn(f'expected paddle/{NEW}, which', plan.report())
+        self.assertIn('--revert', plan.report())
+        self.assertNotIn('not from this series', plan.report())
+        wiring.revert(self.root)
+        self.assert_untouched()
+        self.assertTrue(self.marked_plan().ok)
+
+    def test_what_can_be_completed_is(self):
+        self.series_plan().write()
+        (self.paddle / NEW).unlink()
+        self.assertEqual(self.series_plan().write(), [NEW])
+
+    def test_other_failures_are_told_as_they_are(self):
+        self.marked_plan().write()
+        self.put({A: 'y = []\n'})
+        self.assertIn('1 list assigned to x', self.marked_plan().report())
+
+    def test_damaged_record(self):
+        self.marked_plan().write()
+        (self.paddle / NEW).unlink()
+        record = self.root / wiring.STATE_DIRECTORY / 'record.json'
+        record.write_text('{', encoding='utf-8')
+        self.assertIn('not from this series', self.marked_plan().report())
+
+
+class TestKilled(WritingCase):
+    """What a process leaves behind that ends between two steps."""
+
+    def kill(self, function, owner, name, step):
+        """Run a function in a child that is killed at a step."""
+        child = os.fork()
+        if child == 0:
+            real, calls = getattr(owner, name), []
+
+            def killing(*args, **kwargs):
+                calls.append(args)
+                if len(calls) == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args, **kwargs)
+
+            setattr(owner, name, killing)
+            function()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        return os.WIFSIGNALED(status)
+
+    def marked_plan(self):
+        def edit(tree):
+            tree.file(A).append_item('x', '1', why=WHY)
+            tree.add(B, why=WHY)
+
+        self.put({B: 'ours = 1\n'}, self.overlay)
+        return self.plan(a_patch(edit, mark=(B, 'ours')))
+
+    def test_apply_at_every_swap(self):
+        killed = 0
+        while self.kill(
+            lambda: self.marked_plan().write(), os, 'replace', killed + 1
+        ):
+            killed += 1
+            if killed == 1:  # before the record
+                self.assertEqual(self.contents(), self.before)
+                continue
+            with self.subTest(killed):
+                self.assertEqual(set(self.contents()), set(self.before))
+                wiring.revert(self.root)
+                self.assert_untouched()
+        self.assertEqual(killed, 3)
+        wiring.revert(self.root)
+        self.assert_untouched()
+
+    def test_half_applied_is_told(self):
+        plan = self.marked_plan()
+        self.assertTrue(self.kill(plan.write, os, 'replace', 3))
+        report = self.marked_plan().report()
+        self.assertIn('left 1 of 2 files written; take them back', report)
+        self.assertIn('--revert', report)
+        self.assertNotIn('not from this series', report)
+
+    def test_revert_at_every_step_of_the_cleanup(self):
+        for name in 'unlink', 'rmdir':
+            killed = 0
+            while True:
+                self.series_plan().write()
+                with self.subTest(name=name, step=killed + 1):
+                    if not self.kill(
+                        lambda: wiring.revert(self.root), os, name, killed + 1
+                    ):
+                        break
+                    killed += 1
+                    # To be written and taken back, whatever is left of it.
+                    self.series_plan().write()
+                    wiring.revert(self.root)
+                    self.assert_untouched()
+            self.assertGreater(killed, 1)
+            self.assert_untouched()
+
+    def test_original_that_is_gone_but_not_needed(self):
+        self.series_plan().write()
+        originals = self.root / wiring.STATE_DIRECTORY / 'originals'
+        record = originals.with_name('record.json')
+        kept = record.read_bytes()
+        wiring.revert(self.root)
+        originals.mkdir(parents=True)
+        record.write_bytes(kept)
+        with self.subTest('written again'):
+            self.series_plan().write()
+            wiring.revert(self.root)
+            self.assert_untouched()
+        with self.subTest('taken back again'):
+            originals.mkdir(parents=True)
+            record.write_bytes(kept)
+            self.assertCountEqual(wiring.revert(self.root), [A, B, NEW])
+            self.assert_untouched()
 
 
 class TestRevert(WritingCase):

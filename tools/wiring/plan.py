@@ -182,8 +182,22 @@ def plan(
         outcomes.append(outcome)
         if isinstance(outcome, Applied):
             texts.update({n: c.after for n, c in outcome.changes.items()})
-    return Plan(
-        root, outcomes, _known(outcomes, paddle, versions), versions.names()
+    problem = None
+    if any(isinstance(o, Failed) for o in outcomes):
+        problem = _half_written(root)
+    known = _known(outcomes, paddle, versions)
+    return Plan(root, outcomes, known, versions.names(), problem)
+
+
+def _half_written(root: Path) -> str | None:
+    """Why a patch fails on a tree where an earlier run was killed."""
+    half = writing.half_written(root)
+    if half is None:
+        return None
+    return (
+        f'expected the series written or not, but an earlier run that did '
+        f'not end left {half[0]} of {half[1]} files written; `apply '
+        f'--revert` restores the originals'
     )
 
 

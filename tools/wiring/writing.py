@@ -17,7 +17,8 @@
 Beside `paddle/` a directory `.paddle_fork/` keeps the original bytes of every
 file written, and a record of hashes. The record is written before the first
 file and lists both states of each, so that `revert` also mends a run that was
-killed half-way. A file that is in neither state was edited by somebody:
+killed half-way; it goes first when all is taken back. New contents are staged
+there too, so that nothing else is ever left behind. A file that is in neither state was edited by somebody:
 nothing is touched then.
 """
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,9 +60,9 @@ class _State:
     """
 
     def __init__(self, root: Path) -> None:
-        self._directory = root / STATE_DIRECTORY
-        self._record = self._directory / 'record.json'
-        self._originals = self._directory / 'originals'
+        self.directory = root / STATE_DIRECTORY
+        self._record = self.directory / 'record.json'
+        self._originals = self.directory / 'originals'
 
     def exists(self) -> bool:
         return self._record.is_file()
@@ -80,6 +82,8 @@ class _State:
     def keep(self, data: bytes) -> str:
         """Keep a file's original bytes; -> their hash."""
         name = sha256(data)
+        if self.original(name) is not None:
+            return name
         self._originals.mkdir(parents=True, exist_ok=True)
         (self._originals / name).write_bytes(data)
         return name
@@ -93,17 +97,20 @@ class _State:
         return data if sha256(data) == name else None
 
     def save(self, files: Mapping[str, _File]) -> None:
-        self._directory.mkdir(exist_ok=True)
+        self.directory.mkdir(exist_ok=True)
         # Git need not see any of this.
-        (self._directory / '.gitignore').write_text('*\n', encoding='utf-8')
+        (self.directory / '.gitignore').write_text('*\n', encoding='utf-8')
         record = {'files': {n: f._asdict() for n, f in files.items()}}
         partial = self._record.with_suffix('.partial')
         partial.write_text(json.dumps(record, indent=2), encoding='utf-8')
         os.replace(partial, self._record)
 
     def remove(self) -> None:
-        if self._directory.is_dir():
-            shutil.rmtree(self._directory)
+        # What is left without a record is of no account; a record without
+        # the originals it names could not be taken back.
+        self._record.unlink(missing_ok=True)
+        if self.directory.is_dir():
+            shutil.rmtree(self.directory)
 
 
 def write(root: Path, changes: Mapping[str, Change]) -> list[str]:
@@ -141,15 +148,14 @@ def write(root: Path, changes: Mapping[str, Change]) -> list[str]:
     files = dict(before)
     try:
         for name, change in changes.items():
-            if name in before:
-                original = before[name].original
-            elif change.before is None:
-                original = None
-            else:
-                original = state.keep(change.before)
+            now = None if change.before is None else sha256(change.before)
+            original = before[name].original if name in before else now
+            if now is not None and now == original:
+                state.keep(change.before)
             files[name] = _File(original, sha256(change.after))
         state.save(files)
-        _replace(paddle, {n: c.after for n, c in changes.items()})
+        after = {n: c.after for n, c in changes.items()}
+        _replace(paddle, after, state.directory)
     except BaseException as error:
         if before:
             state.save(before)
@@ -179,7 +185,8 @@ def revert(root: Path) -> list[str]:
             f'series leaves where it is written, but found none'
         )
     problems, old = [], {}
-    for name, file in state.files().items():
+    files = state.files()
+    for name, file in files.items():
         now = _read(paddle / name)
         if not _is_in(file, now):
             problems.append(
@@ -187,17 +194,40 @@ def revert(root: Path) -> list[str]:
             )
         elif file.original is None:
             old[name] = None
-        else:
+        elif sha256(now) != file.original:
             old[name] = state.original(file.original)
             if old[name] is None:
                 problems.append(f'{name}: the kept original is damaged')
     _refuse(problems)
     try:
-        _replace(paddle, old)
+        _replace(paddle, old, state.directory)
     except OSError as error:
         raise WriteError(f'nothing is reverted: {error}') from error
     state.remove()
-    return list(old)
+    return list(files)
+
+
+def half_written(root: Path) -> tuple[int, int] | None:
+    """How many files of how many a `write` that was killed has written.
+
+    Args:
+        root(Path): the directory that holds `paddle/`.
+
+    Returns:
+        tuple[int, int]|None: None when all are in one state, when one was
+        edited since, or without a record.
+    """
+    try:
+        files = _State(root).files()
+    except WriteError:
+        return None
+    written = 0
+    for name, file in files.items():
+        now = _read(root / 'paddle' / name)
+        if not _is_in(file, now):
+            return None
+        written += now is not None and sha256(now) == file.written
+    return (written, len(files)) if 0 < written < len(files) else None
 
 
 def _refuse(problems: list[str]) -> None:
@@ -215,39 +245,38 @@ def _is_in(file: _File, data: bytes | None) -> bool:
     return now in (file.original, file.written)
 
 
-def _replace(paddle: Path, contents: Mapping[str, bytes | None]) -> None:
+def _replace(
+    paddle: Path, contents: Mapping[str, bytes | None], directory: Path
+) -> None:
     """Give files their new content, None for none, all or nothing."""
-    paths = {paddle / name: data for name, data in contents.items()}
-    before = {path: _read(path) for path in paths}
-    staged: dict[Path, Path] = {}
-    done: list[Path] = []
-    try:
-        for path, data in paths.items():
-            if data is not None:
-                staged[path] = _stage(path, data)
-        for path in paths:
-            done.append(path)
-            _swap(path, staged.get(path))
-    except BaseException:
-        for path in done:
-            data = before[path]
-            _swap(path, None if data is None else _stage(path, data))
-        raise
-    finally:
-        for partial in staged.values():
-            partial.unlink(missing_ok=True)
+    before = {name: _read(paddle / name) for name in contents}
+    done: list[str] = []
+    # On the file system of the tree, so that a swap is a rename.
+    with tempfile.TemporaryDirectory(
+        prefix='staged-', dir=directory, ignore_cleanup_errors=True
+    ) as scratch:
+        staged = {
+            name: _stage(paddle / name, data, Path(scratch, str(number)))
+            for number, (name, data) in enumerate(contents.items())
+        }
+        try:
+            for name in contents:
+                done.append(name)
+                _swap(paddle / name, staged[name])
+        except BaseException:
+            for name in done:
+                partial = Path(scratch, 'before')
+                _swap(paddle / name, _stage(paddle / name, before[name], partial))
+            raise
 
 
-def _stage(path: Path, data: bytes) -> Path:
-    """A complete file beside another, with the other's mode."""
-    partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
-    try:
-        partial.write_bytes(data)
-        if path.exists():
-            shutil.copymode(path, partial)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+def _stage(path: Path, data: bytes | None, partial: Path) -> Path | None:
+    """A complete file, with the mode of the one it will replace."""
+    if data is None:
+        return None
+    partial.write_bytes(data)
+    if path.exists():
+        shutil.copymode(path, partial)
     return partial
 
 
