@@ -16,6 +16,7 @@
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,13 @@ class TestUsage(CliCase):
             ('apply_no_tree', ['apply', '/no/such']),
             ('apply_two_modes', ['apply', '/', '--check', '--revert']),
             ('diff_no_tree', ['diff', '/no/such']),
+            ('apply_empty', ['apply', '']),
+            ('diff_empty', ['diff', '']),
+            ('check_empty', ['check', '']),
+            ('export_empty', ['export', '', '-o', 'x']),
+            ('export_to_empty', ['export', 'x', '-o', '']),
+            ('demo_empty', ['demo', '--checkpoint', '']),
+            ('test_empty', ['test', '--paddle-python', '']),
         ]
     )
     def test_bad_usage_is_2(self, _, args):
@@ -80,6 +88,28 @@ class TestUsage(CliCase):
         self.assertEqual(output, '')
         self.assertRegex(errors, r'paddle_fork\.py( \w+)?: ')
         self.set_up.assert_not_called()
+
+    @parameterized.expand(
+        [
+            ('apply', ['apply', '']),
+            ('diff', ['diff', '']),
+            ('check', ['check', '']),
+            ('demo', ['demo', '--checkpoint', '']),
+        ]
+    )
+    def test_an_empty_path_is_told(self, _, args):
+        self.assertIn('expected a path, but it is empty', run(*args)[2])
+
+    def test_a_tree_that_does_not_exist_is_told(self):
+        missing = self.folder / 'missing'
+        self.assertIn('it does not exist', run('apply', missing)[2])
+        self.assertIn('found neither', run('apply', self.folder)[2])
+
+    def test_help_tells_the_paths_of_diff(self):
+        self.assertIn('python/paddle/...', run('diff', '--help')[1])
+
+    def test_help_tells_both_halves_of_demo(self):
+        self.assertIn('two ranks (gloo)', run('demo', '--help')[1])
 
     def test_help_from_another_directory(self):
         done = subprocess.run(
@@ -135,6 +165,29 @@ class TestCheckout(CliCase):
                 self.assertEqual(code, 1)
                 self.assertIn('load_num_workers: failed', output + errors)
         self.assertEqual(self.names(), before)
+
+    def test_a_reader_that_has_enough(self):
+        """The pipe is closed before anything is printed."""
+        # Buffered, as for users: it is the last flush that fails.
+        environ = {**os.environ, 'PYTHONUNBUFFERED': ''}
+        self.make_tree(self.folder)
+        for args in (
+            ['apply', self.folder, '--check', '-v'],
+            ['check', self.folder],
+            ['apply', '--help'],
+        ):
+            with self.subTest(args):
+                reading, writing = os.pipe()
+                os.close(reading)
+                with os.fdopen(writing, 'wb') as pipe:
+                    done = subprocess.run(
+                        [sys.executable, TOOL, *args],
+                        env=environ,
+                        stdout=pipe,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                self.assertEqual((done.returncode, done.stderr), (1, ''))
 
     def test_a_folder_that_holds_the_package_itself(self):
         self.make_tree(self.folder)

@@ -16,7 +16,9 @@
 
 import contextlib
 import io
+import json
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -79,6 +81,17 @@ class TestReport(unittest.TestCase):
             ],
         )
 
+    @parameterized.expand([(1, '1 run each'), (2, '2 runs each')])
+    def test_runs_are_counted(self, runs, words):
+        worker = mock.Mock(return_value=load_report({}))
+        output = io.StringIO()
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            demo.compare(worker, Path(__file__), 8, runs)
+        self.assertIn(f' GB, {words}\n', output.getvalue())
+
 
 def resume_report(decision='local', equal=True, seconds=2.0):
     """What a rank reports of one restore."""
@@ -92,6 +105,12 @@ def resume_report(decision='local', equal=True, seconds=2.0):
 
 
 class TestResume(unittest.TestCase):
+    def setUp(self):
+        # Ranks that start all the same leave their files here.
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
     def verdict(self, **wrong):
         good = resume_report()
         ranks = [{'stock': [good], 'fast': [good]} for _ in range(2)]
@@ -121,6 +140,20 @@ class TestResume(unittest.TestCase):
             ],
         )
 
+    @parameterized.expand([(1, '1 run each'), (2, '2 runs each')])
+    def test_runs_are_counted(self, runs, words):
+        told = {way: [resume_report()] for way in ('stock', 'fast')}
+        for rank in range(demo_resume.RANKS):
+            (self.folder / f'{rank}.json').write_text(json.dumps(told))
+        output = io.StringIO()
+        with (
+            mock.patch.object(demo_resume, 'launch'),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            demo_resume.run_resume(None, None, self.folder, 8, runs)
+        self.assertIn(f'(gloo), {words}\n', output.getvalue())
+
     def test_a_rank_that_fails_shows_its_reason(self):
         project = mock.Mock()
         project.environ.return_value = {'PYTHONPATH': '/no/such'}
@@ -128,9 +161,7 @@ class TestResume(unittest.TestCase):
             mock.patch.object(demo_resume, 'RANKS', 'two'),
             self.assertRaisesRegex(ForkError, '(?s)two.*a rank failed'),
         ):
-            demo_resume.launch(
-                project, Path(sys.executable), Path('/no/such'), 1, 1
-            )
+            demo_resume.launch(project, Path(sys.executable), self.folder, 1, 1)
 
     def test_ranks_that_hang_are_ended(self):
         project = mock.Mock()
@@ -139,9 +170,7 @@ class TestResume(unittest.TestCase):
             mock.patch.object(demo_resume, 'LIMIT_SECONDS', 0),
             self.assertRaisesRegex(ForkError, 'did not end within 0 s'),
         ):
-            demo_resume.launch(
-                project, Path(sys.executable), Path('/no/such'), 1, 1
-            )
+            demo_resume.launch(project, Path(sys.executable), self.folder, 1, 1)
 
 
 class TestDigest(unittest.TestCase):

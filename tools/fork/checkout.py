@@ -21,7 +21,7 @@ from pathlib import Path
 
 import wiring
 
-from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError
+from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError, counted
 from .link_tree import STAMP_NAME
 
 
@@ -35,9 +35,10 @@ def tree_root(checkout: Path) -> Path:
     for root in (checkout / 'python', checkout):
         if (root / 'paddle' / '__init__.py').is_file():
             return root
+    found = 'found neither' if checkout.exists() else 'it does not exist'
     raise ForkError(
         f'{checkout}: expected a Paddle source checkout (python/paddle) or a '
-        'directory that holds the package paddle, but found neither',
+        f'directory that holds the package paddle, but {found}',
         EXIT_USAGE,
     )
 
@@ -69,7 +70,7 @@ def apply(root: Path, overlay: Path, *, check: bool, verbose: bool) -> int:
         written = plan.write()
     except wiring.WriteError as error:
         raise ForkError(f'{root}: {error}') from error
-    print(f'{len(written)} files written')
+    print(f'{counted(len(written), "file")} written')
     return EXIT_OK
 
 
@@ -83,7 +84,7 @@ def revert(root: Path) -> int:
         restored = wiring.revert(root)
     except wiring.WriteError as error:
         raise ForkError(str(error)) from error
-    print(f'{root}: {len(restored)} files restored')
+    print(f'{root}: {counted(len(restored), "file")} restored')
     return EXIT_OK
 
 

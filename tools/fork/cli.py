@@ -17,13 +17,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from . import check, checkout, demo, export, harness
-from .console import EXIT_INTERRUPTED, EXIT_OK, ForkError
+from .console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, ForkError
 from .project import Project
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     test.set_defaults(takes_more=True)
     test.add_argument(
         '--paddle-python',
-        type=Path,
+        type=given_path,
         metavar='DIR',
         help='test the package paddle in DIR instead of the fork tree',
     )
@@ -105,11 +106,14 @@ def add_demo(add) -> None:
         'load a real checkpoint serially and in parallel, and compare',
         '\nSaves a Wide ResNet-50-2 with its Adam state (0.8 GB) in a temporary '
         'directory,\nor takes your file; checks that both loads give the '
-        'same bytes; prints\nseconds, GB/s, ratio and peak memory.',
+        'same bytes; prints\nseconds, GB/s, ratio and peak memory.\n\n'
+        'Without a file of yours, two ranks (gloo) then save a distributed '
+        'checkpoint\nand restore it with the stock and the fast check; prints '
+        'the decision, its\ntime, the bytes read for it and the total time.',
     )
     command.add_argument(
         '--checkpoint',
-        type=Path,
+        type=given_path,
         metavar='FILE',
         help='a file that paddle.load can read, instead of the example',
     )
@@ -140,7 +144,7 @@ def add_checkout_commands(add) -> None:
         '\nEverything is verified before anything is written. A tree that '
         'has the\nseries already stays as it is.',
     )
-    command.add_argument('checkout', type=Path, help=tree_help)
+    command.add_argument('checkout', type=given_path, help=tree_help)
     mode = command.add_mutually_exclusive_group()
     mode.add_argument(
         '--check',
@@ -162,10 +166,12 @@ def add_checkout_commands(add) -> None:
         run_diff,
         'diff',
         'show the series as a unified diff against a Paddle tree',
+        '\nIts paths are those of a Paddle checkout, python/paddle/..., '
+        'whatever the\ntree is.',
     )
     command.add_argument(
         'checkout',
-        type=Path,
+        type=given_path,
         nargs='?',
         help=f'{tree_help} (default: the Paddle installed in .venv)',
     )
@@ -182,6 +188,7 @@ def add_series_commands(add) -> None:
     )
     command.add_argument(
         'tree',
+        type=given,
         nargs='*',
         help='a checkout, a directory that holds paddle/, a wheel, or a '
         'version such as 3.3.0 (default: the Paddle installed in .venv)',
@@ -195,16 +202,28 @@ def add_series_commands(add) -> None:
         'after each.',
     )
     command.add_argument(
-        'checkout', type=Path, help='a git repository of Paddle'
+        'checkout', type=given_path, help='a git repository of Paddle'
     )
     command.add_argument(
         '-o',
         '--output',
-        type=Path,
+        type=given_path,
         required=True,
         metavar='DIR',
         help='where the patch files go; must hold none yet',
     )
+
+
+def given(text: str) -> str:
+    """Not empty, as an unset variable of a shell is."""
+    if not text:
+        raise argparse.ArgumentTypeError('expected a path, but it is empty')
+    return text
+
+
+def given_path(text: str) -> Path:
+    """A path; `Path('')` would be the current directory."""
+    return Path(given(text))
 
 
 def positive(text: str) -> int:
@@ -284,6 +303,21 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         int: the exit code, as the help describes it.
     """
+    try:
+        try:
+            return run_command(args)
+        finally:
+            # Also what argparse printed, before it ends the process.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it. Python flushes once more
+        # when it ends, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+def run_command(args: Sequence[str] | None) -> int:
+    """Runs one command; -> its exit code."""
     parser = build_parser()
     options, options.more = parser.parse_known_args(args)
     if options.more and not options.takes_more:

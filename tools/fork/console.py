@@ -40,6 +40,11 @@ class ForkError(Exception):
         self.exit_code = exit_code
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which takes a plural s."""
+    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+
+
 def step(text: str) -> None:
     """Tells on stderr what is being done, so that stdout stays data."""
     print(f'-- {text}', file=sys.stderr, flush=True)

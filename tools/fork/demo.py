@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError, step
+from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError, counted, step
 from .demo_resume import run_resume
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def compare(worker: Worker, path: Path, num_workers: int, runs: int) -> int:
             worker('load', path, '--result', result, '--num-workers', workers)
         )
     file_bytes = path.stat().st_size
-    print(f'\n{path.name}: {file_bytes / 1e9:.2f} GB, {runs} runs each\n')
+    size = f'{file_bytes / 1e9:.2f} GB'
+    print(f'\n{path.name}: {size}, {counted(runs, "run")} each\n')
     print(table(measured, file_bytes))
     return verdict(measured)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .console import EXIT_FAILED, EXIT_OK, ForkError, step
+from .console import EXIT_FAILED, EXIT_OK, ForkError, counted, step
 
 if TYPE_CHECKING:
     from .project import Project
@@ -60,7 +60,10 @@ def run_resume(
         json.loads((folder / f'{rank}.json').read_text())
         for rank in range(RANKS)
     ]
-    print(f'\nA checkpoint with replicas, {RANKS} ranks (gloo), {runs} runs\n')
+    print(
+        f'\nA checkpoint with replicas, {RANKS} ranks (gloo), '
+        f'{counted(runs, "run")} each\n'
+    )
     print(table(ranks, num_workers))
     return verdict(ranks)
 
