@@ -182,22 +182,34 @@ def plan(
         outcomes.append(outcome)
         if isinstance(outcome, Applied):
             texts.update({n: c.after for n, c in outcome.changes.items()})
-    problem = None
-    if any(isinstance(o, Failed) for o in outcomes):
-        problem = _half_written(root)
-    known = _known(outcomes, paddle, versions)
-    return Plan(root, outcomes, known, versions.names(), problem)
+    return Plan(
+        root,
+        outcomes,
+        _known(outcomes, paddle, versions),
+        versions.names(),
+        _incomplete(root, outcomes),
+    )
 
 
-def _half_written(root: Path) -> str | None:
-    """Why a patch fails on a tree where an earlier run was killed."""
-    half = writing.half_written(root)
-    if half is None:
+def _incomplete(root: Path, outcomes: list[Outcome]) -> str | None:
+    """Why patches miss what they wrote themselves; None if they do not."""
+    if not any(isinstance(o, Failed) for o in outcomes):
+        return None
+    try:
+        names, half = writing.gone(root), writing.half_written(root)
+    except writing.WriteError:
+        return None
+    if half is not None and not names:
+        return (
+            f'expected the series to be written or not, but a run that did '
+            f'not end left {half[0]} of {half[1]} files written; take them '
+            f'back with --revert, then apply again'
+        )
+    if not names:
         return None
     return (
-        f'expected the series written or not, but an earlier run that did '
-        f'not end left {half[0]} of {half[1]} files written; `apply '
-        f'--revert` restores the originals'
+        f'expected paddle/{names[0]}, which the series wrote here, but found '
+        f'no such file; take the rest back with --revert, then apply again'
     )
 
 

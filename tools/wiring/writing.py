@@ -18,8 +18,8 @@ Beside `paddle/` a directory `.paddle_fork/` keeps the original bytes of every
 file written, and a record of hashes. The record is written before the first
 file and lists both states of each, so that `revert` also mends a run that was
 killed half-way; it goes first when all is taken back. New contents are staged
-there too, so that nothing else is ever left behind. A file that is in neither state was edited by somebody:
-nothing is touched then.
+there too, so that nothing is ever left elsewhere. A file that is in neither
+state was edited by somebody: nothing is touched then.
 """
 
 from __future__ import annotations
@@ -216,11 +216,11 @@ def half_written(root: Path) -> tuple[int, int] | None:
     Returns:
         tuple[int, int]|None: None when all are in one state, when one was
         edited since, or without a record.
+
+    Raises:
+        WriteError: the record of what was written is damaged.
     """
-    try:
-        files = _State(root).files()
-    except WriteError:
-        return None
+    files = _State(root).files()
     written = 0
     for name, file in files.items():
         now = _read(root / 'paddle' / name)
@@ -228,6 +228,22 @@ def half_written(root: Path) -> tuple[int, int] | None:
             return None
         written += now is not None and sha256(now) == file.written
     return (written, len(files)) if 0 < written < len(files) else None
+
+
+def gone(root: Path) -> list[str]:
+    """New files of the series that were written and are not there now.
+
+    Args:
+        root(Path): the directory that holds `paddle/`.
+
+    Raises:
+        WriteError: the record of what was written is damaged.
+    """
+    return [
+        name
+        for name, file in _State(root).files().items()
+        if file.original is None and not (root / 'paddle' / name).exists()
+    ]
 
 
 def _refuse(problems: list[str]) -> None:
@@ -265,8 +281,8 @@ def _replace(
                 _swap(paddle / name, staged[name])
         except BaseException:
             for name in done:
-                partial = Path(scratch, 'before')
-                _swap(paddle / name, _stage(paddle / name, before[name], partial))
+                path, partial = paddle / name, Path(scratch, 'before')
+                _swap(path, _stage(path, before[name], partial))
             raise
 
 
