@@ -226,6 +226,11 @@ def _index_payloads(
                 break
             last = len(window) - 9
         code = window[at]
+        if code == _FRAME:  # most of the steps
+            end = offset + 9 + int.from_bytes(window[at + 1 : at + 9], 'little')
+            if at + 9 <= len(window) and end <= file_bytes:
+                offset = end
+                continue
         entry = table[code]
         if entry is None:
             break
@@ -250,8 +255,6 @@ def _index_payloads(
                 if gaps is not None and window_offset == gap_offset:
                     gaps[gap_offset] = window[:at]
                 gap_offset = end
-            elif code == _FRAME:
-                idle_opcodes -= 1
         elif lines:
             end = _after_lines(read_at, offset + 1, lines)
             if end is None:
