@@ -136,6 +136,17 @@ class TestCommands(unittest.TestCase):
             for option in re.findall(r'-D(\w+)=', text):
                 self.assertRegex(lists + 'Python3_EXECUTABLE', option)
 
+    def test_patches_are_found_from_the_checkout(self):
+        """`git -C` takes a relative path from there, `export` from here."""
+        [output] = {
+            words[words.index('-o') + 1]
+            for _, words in commands()
+            if 'export' in words and '-o' in words
+        }
+        [patches] = {w[-1] for _, w in commands() if w[0] == 'git'}
+        self.assertEqual(patches, f'{output}/*.patch')
+        self.assertRegex(output, r'\A\$PWD/')
+
     def test_every_command_of_the_tool_is_described(self):
         text = page('README.md')
         [group] = [
