@@ -249,10 +249,9 @@ class TestKilled(WritingCase):
             if killed == 1:  # before the record
                 self.assertEqual(self.contents(), self.before)
                 continue
-            with self.subTest(killed):
-                self.assertEqual(set(self.contents()), set(self.before))
-                wiring.revert(self.root)
-                self.assert_untouched()
+            self.assertEqual(set(self.contents()), set(self.before))
+            wiring.revert(self.root)
+            self.assert_untouched()
         self.assertEqual(killed, 3)
         wiring.revert(self.root)
         self.assert_untouched()
@@ -270,18 +269,26 @@ class TestKilled(WritingCase):
             killed = 0
             while True:
                 self.series_plan().write()
-                with self.subTest(name=name, step=killed + 1):
-                    if not self.kill(
-                        lambda: wiring.revert(self.root), os, name, killed + 1
-                    ):
-                        break
-                    killed += 1
-                    # To be written and taken back, whatever is left of it.
-                    self.series_plan().write()
-                    wiring.revert(self.root)
-                    self.assert_untouched()
+                if not self.kill(
+                    lambda: wiring.revert(self.root), os, name, killed + 1
+                ):
+                    break
+                killed += 1
+                self.assert_record_has_its_originals()
+                # To be written and taken back, whatever is left of it.
+                self.series_plan().write()
+                wiring.revert(self.root)
+                self.assert_untouched()
             self.assertGreater(killed, 1)
             self.assert_untouched()
+
+    def assert_record_has_its_originals(self):
+        state = self.root / wiring.STATE_DIRECTORY
+        if (state / 'record.json').exists():
+            kept = {path.name for path in (state / 'originals').iterdir()}
+            record = json.loads((state / 'record.json').read_text())
+            for name, file in record['files'].items():
+                self.assertIn(file['original'], {None, *kept}, name)
 
     def test_original_that_is_gone_but_not_needed(self):
         self.series_plan().write()
