@@ -86,14 +86,31 @@ class TestListing(CheckCase):
         )
 
     def test_a_feature_of_its_own(self):
-        put({IO: TREE[IO] + 'def _seen():\n    pass\n'}, self.tree)
+        put({'paddle/framework/pot.py': 'theirs = 1\n'}, self.tree)
         code, lines = self.check(self.tree)
         self.assertEqual(code, 1)
         self.assertEqual(
-            lines[1],
-            '  see: does not fit: the tree has such a feature of its own',
+            lines[2],
+            '  pour: does not fit: the tree has such a feature of its own',
         )
-        self.assertIn('already has another _seen', lines[2])
+        self.assertIn('already has another module of this name', lines[3])
+
+    def test_another_version_of_the_series(self):
+        """Its mark is there, one definition was edited."""
+        wiring.plan(self.tree, self.project.overlay).write()
+        path = self.tree / IO
+        path.write_text(path.read_text().replace('stat(path)\n', 'stat(0)\n'))
+        code, lines = self.check(self.tree)
+        self.assertEqual(code, 1)
+        self.assertEqual(
+            lines[1:3],
+            [
+                '  see: does not fit: the tree has another version of this '
+                'series',
+                '    framework/io.py: in _seen: has another _seen, from '
+                'another version of this series or edited since',
+            ],
+        )
 
     def test_not_for_this_tree(self):
         needing = wiring.patch(

@@ -105,8 +105,8 @@ class TestAddParameter(WiringCase):
                 self.assert_missed(
                     f'def brew({parameters}): pass\n',
                     self.edit,
-                    'brew: already has another parameter cups, '
-                    'which is not from this series',
+                    'brew: has another parameter cups, '
+                    'from another version of this series or edited since',
                 )
 
     def test_number_of_functions(self):
@@ -149,8 +149,8 @@ class TestWrapCall(WiringCase):
         self.assert_missed(
             'def brew(w):\n    return _pour(boil(w), mug)\n',
             self.edit,
-            'brew: already has another call of _pour, which is not from '
-            'this series',
+            'brew: has another call of _pour, from another version of this '
+            'series or edited since',
         )
 
     def test_two_calls(self):
@@ -216,8 +216,8 @@ class TestSwapCall(WiringCase):
         self.assert_missed(
             'def brew(w):\n    _boil(kettle.boil, 3)\n',
             self.edit,
-            'brew: already has another call of _boil, '
-            'which is not from this series',
+            'brew: has another call of _boil, '
+            'from another version of this series or edited since',
         )
 
     def test_call_in_an_f_string(self):
@@ -321,8 +321,8 @@ class TestAddArgument(WiringCase):
         self.assert_missed(
             'def brew(cups):\n    pot.fill(cups=3)\n',
             self.edit,
-            'brew: already has cups=3 in pot.fill, '
-            'which is not from this series',
+            'brew: has cups=3 in pot.fill, '
+            'from another version of this series or edited since',
         )
 
 

@@ -80,8 +80,8 @@ class TestDefinitions(WiringCase):
                 self.assert_missed(
                     theirs,
                     None,
-                    f'{name}: already has another {name}, '
-                    f'which is not from this series',
+                    f'{name}: has another {name}, '
+                    'from another version of this series or edited since',
                     part=ours,
                 )
 
@@ -267,8 +267,8 @@ class TestFields(WiringCase):
         self.assert_missed(
             self.BEFORE.replace('tea: str', 'tea: bytes', 1),
             None,
-            'class Options: already has another field tea, '
-            'which is not from this series',
+            'class Options: has another field tea, '
+            'from another version of this series or edited since',
             part=self.PART,
         )
 
@@ -474,10 +474,12 @@ class TestNew(WiringCase):
     def test_another_module(self):
         self.put({'part/new.py': '# theirs\n'})
         self.assertIn(
-            'part/new.py: in <module>: there is already a module of this '
-            'name, not ours',
+            'part/new.py: in <module>: has another module of this name, '
+            'from another version of this series or edited since',
             self.plan_new().report(),
         )
+        (self.paddle / 'mark.py').unlink()
+        self.assertIn('which is not from this series', self.plan_new().report())
 
     def test_no_module(self):
         plan = self.plan(a_patch(lambda t: t.new('part/none.py', why=WHY)))

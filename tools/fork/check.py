@@ -139,4 +139,6 @@ def verdict(outcome: wiring.Outcome, failed: str | None) -> str:
         return f'not for this tree: {outcome.reason}'
     if any(getattr(cause, 'foreign', False) for cause in outcome.causes):
         return 'does not fit: the tree has such a feature of its own'
+    if any(getattr(cause, 'other_version', False) for cause in outcome.causes):
+        return 'does not fit: the tree has another version of this series'
     return 'does not fit'

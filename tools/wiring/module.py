@@ -73,9 +73,8 @@ class Module(Editor):
         self._tree.edits.append(Edit(self.name, where, verb, why, True))
 
     def conflict(self, where: str, what: str) -> None:
-        """Something stands in the place of ours that is not ours."""
-        found = f'already has {what}, which is not from this series'
-        self._tree.misses.append(Miss(self.name, where, '', found, True))
+        """Something stands in the place of ours that is not the same."""
+        self._tree.conflict(self.name, where, what)
 
     # ---- the verbs
 

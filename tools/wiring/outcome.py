@@ -53,6 +53,8 @@ class Miss:
         found(str): what stands there.
         foreign(bool): True when somebody else's work stands in the place of
             ours, so that there is nothing to repair in the series.
+        other_version(bool): True when the tree has the patch, but in another
+            version or edited since.
     """
 
     file: str
@@ -60,9 +62,10 @@ class Miss:
     expected: str
     found: str
     foreign: bool = False
+    other_version: bool = False
 
     def __str__(self) -> str:
-        if self.foreign:
+        if self.foreign or self.other_version:
             return f'{self.file}: in {self.where}: {self.found}'
         return (
             f'{self.file}: in {self.where}: expected {self.expected}, '

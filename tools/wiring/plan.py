@@ -246,7 +246,7 @@ def _try(
 
 
 def _own_last(miss: object) -> bool:
-    return not miss.foreign
+    return not (miss.foreign or miss.other_version)
 
 
 def _known(outcomes: list[Outcome], paddle: Path, versions: Versions) -> str:

@@ -164,8 +164,7 @@ class Tree:
         if theirs is None:
             self._new[name] = text
         elif theirs != text:
-            found = 'there is already a module of this name, not ours'
-            self.misses.append(Miss(name, TOP, '', found, True))
+            self.conflict(name, TOP, 'another module of this name')
             return
         done = theirs is not None
         self.edits.append(Edit(name, TOP, 'new', why, done))
@@ -177,6 +176,17 @@ class Tree:
             self.misses.append(Miss(name, TOP, '', found, True))
 
     # ---- what came of them
+
+    def conflict(self, name: str, where: str, what: str) -> None:
+        """Something stands in the place of ours that is not the same."""
+        if self.is_ours:
+            found = f'has {what}, from another version of this series'
+            found += ' or edited since'
+        else:
+            found = f'already has {what}, which is not from this series'
+        self.misses.append(
+            Miss(name, where, '', found, not self.is_ours, self.is_ours)
+        )
 
     def changes(self) -> dict[str, Change]:
         """The files that differ now; what cannot be joined is a miss."""
