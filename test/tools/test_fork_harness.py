@@ -175,6 +175,20 @@ class TestRunTests(unittest.TestCase):
         )
         self.assertEqual(self.run_tests(), (EXIT_OK, '1 passed, 0 failed'))
 
+    def test_configured_by_hand_for_no_paddle(self):
+        """This project's CMakeLists.txt, not the invented one."""
+        command = ['cmake', '-S', CMAKE.parent, '-B', self.root / 'build']
+        command += [f'-DPython3_EXECUTABLE={sys.executable}']
+        tree = self.root / 'elsewhere'
+        command += [f'-DPADDLE_PYTHON={tree}']
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn('expected a directory that holds', done.stderr)
+        (tree / 'paddle').mkdir(parents=True)
+        (tree / 'paddle' / '__init__.py').touch()
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
 
 if __name__ == '__main__':
     unittest.main()
