@@ -16,6 +16,8 @@
 
 import contextlib
 import io
+import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -159,8 +161,29 @@ class TestSeries(ExportCase):
         self.assertEqual(state(), before)
 
     def test_settings_of_the_user(self):
+        def parts():
+            # All but the lines that name the commit.
+            return [
+                path.read_text().split('\n', 1)[1] for path in self.export()
+            ]
+
+        self.environ(GIT_COMMITTER_DATE='@1 +0000', GIT_AUTHOR_DATE='@1 +0000')
+        expected = parts()
+        self.output = self.folder / 'again'
         for name, value in (
+            ('core.abbrev', '4'),
+            ('diff.context', '0'),
             ('diff.noprefix', 'true'),
+            ('diff.suppressBlankEmpty', 'true'),
+            ('format.cc', 'any@b.example'),
+            ('format.from', 'any <any@b.example>'),
+            ('format.headers', 'Any: 1'),
+            ('format.noprefix', 'true'),
+            ('format.signOff', 'true'),
+            ('format.signature', 'any'),
+            ('format.suffix', '.txt'),
+            ('format.to', 'any@b.example'),
+            ('format.useAutoBase', 'true'),
             ('diff.mnemonicPrefix', 'true'),
             ('format.attach', 'true'),
             ('format.coverLetter', 'true'),
@@ -170,7 +193,8 @@ class TestSeries(ExportCase):
             ('core.autocrlf', 'false'),
         ):
             self.git('config', name, value)
-        self.git('am', '--quiet', *self.export())
+        self.assertEqual(parts(), expected)
+        self.git('am', '--quiet', *sorted(self.output.iterdir()))
         self.assertEqual(
             self.git('log', '-1', '--format=%s', '--no-color'), 'pot: pour'
         )
@@ -227,6 +251,26 @@ class TestRefusals(ExportCase):
         self.checkout = self.folder / 'checkout' / 'inner'
         (self.checkout / '.git').rename(self.checkout.parent / '.git')
         self.assertIn('expected a git repository', self.assert_refused())
+
+    def test_git_tells_why_it_refuses(self):
+        (self.checkout / '.git/config').write_text(
+            '[core]\nrepositoryformatversion = 77\n'
+        )
+        self.assertRegex(
+            self.assert_refused(), '(?s)but this is none; git says:.* 77'
+        )
+
+    def test_git_that_writes_nothing(self):
+        path = self.folder / 'bin' / 'git'
+        path.parent.mkdir()
+        git = shutil.which('git')
+        path.write_text(
+            '#!/bin/sh\n'
+            f'case "$*" in *format-patch*) ;; *) exec {git} "$@" ;; esac\n'
+        )
+        path.chmod(0o755)
+        self.environ(PATH=f'{path.parent}{os.pathsep}{os.environ["PATH"]}')
+        self.assertIn('it wrote none', self.assert_refused())
 
     def test_no_commit(self):
         (self.checkout / '.git').rename(self.folder / 'git')

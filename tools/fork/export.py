@@ -51,6 +51,17 @@ _NEW_FILE_MODE = '100644'
 _TEST_GLOB = re.compile(r'file\(\s*GLOB\b[^)]*test_\*\.py')
 _TEST_RULE = 'py_test_modules('
 
+# What a user's or a repository's settings would change in a patch, and what no
+# option of `git format-patch` sets in all versions of git.
+_SETTINGS = {
+    'diff.context': '3',
+    'diff.suppressBlankEmpty': 'false',
+    'format.from': 'false',
+    'format.signOff': 'false',
+    'format.suffix': '.patch',
+    'format.useAutoBase': 'false',
+}
+
 
 def export(project: Project, checkout: Path, destination: Path) -> int:
     """Writes one patch file for each patch of the series that applies.
@@ -203,16 +214,19 @@ class Repository:
     def __init__(self, root: Path, scratch: Path) -> None:
         self.top = root.resolve().parent
         self._environ = dict(os.environ)
+        self._refusal = ''
         shown = self._try('rev-parse', '--show-prefix')
         if root.name != 'python' or shown is None or shown.strip():
             raise ForkError(
                 f'{self.top}: expected a git repository with python/paddle in '
-                'it, but this is none',
+                f'it, but this is none{self._refusal}',
                 EXIT_USAGE,
             )
         head = self._try('rev-parse', '--verify', '--quiet', 'HEAD^{commit}')
         if head is None:
-            raise ForkError(f'{self.top}: expected a commit, but found none')
+            raise ForkError(
+                f'{self.top}: expected a commit, but found none{self._refusal}'
+            )
         if self._try('var', 'GIT_COMMITTER_IDENT') is None:
             raise ForkError(
                 'git does not know who you are, which each patch states: '
@@ -259,11 +273,18 @@ class Repository:
         self._run(
             *('format-patch', '--output-directory', str(folder)),
             *('--no-cover-letter', '--no-attach', '--no-thread'),
-            *('--no-signature', '--no-renames', '--numbered'),
+            *('--no-signature', '--no-renames', '--numbered', '--full-index'),
+            '--no-add-header',
             *('--src-prefix=a/', '--dst-prefix=b/', '--subject-prefix=PATCH'),
             *('--no-ext-diff', '--no-color', f'{self._base}..{self._tip}'),
         )
-        return sorted(folder.glob('*.patch'))
+        patches = sorted(folder.glob('*.patch'))
+        if not patches:
+            raise ForkError(
+                f'{self.top}: expected git format-patch to write *.patch, but '
+                'it wrote none'
+            )
+        return patches
 
     def _run(self, *arguments: str, data: bytes = b'') -> bytes:
         done = self._start(arguments, data)
@@ -276,14 +297,21 @@ class Repository:
 
     def _try(self, *arguments: str) -> bytes | None:
         done = self._start(arguments)
-        return done.stdout if done.returncode == 0 else None
+        if done.returncode == 0:
+            return done.stdout
+        said = done.stderr.decode(errors='replace').strip()
+        self._refusal = f'; git says: {said}' if said else ''
+        return None
 
     def _start(
         self, arguments: Iterable[str], data: bytes = b''
     ) -> subprocess.CompletedProcess[bytes]:
+        settings = []
+        for name, value in _SETTINGS.items():
+            settings += ['-c', f'{name}={value}']
         try:
             return subprocess.run(
-                ['git', '-C', str(self.top), *arguments],
+                ['git', '-C', str(self.top), *settings, *arguments],
                 input=data,
                 capture_output=True,
                 env=self._environ,
