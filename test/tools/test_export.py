@@ -22,6 +22,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import series
 from fork import cli, export
@@ -296,6 +297,18 @@ class TestRefusals(ExportCase):
         self.assertEqual(
             cli.main(['export', str(self.folder), '--output', output]), 2
         )
+
+    def test_destinations_that_are_no_directory(self):
+        self.output = self.folder / 'file'
+        self.output.touch()
+        for output in (self.output, self.output / 'patches'):
+            self.output = output
+            self.assertIn(f'{output}: expected a dir', self.assert_refused())
+
+    def test_destination_that_is_read_only(self):
+        # What root asks of a directory's mode is always granted.
+        self.enter(mock.patch('os.access', return_value=False))
+        self.assertIn(f'{self.folder} is read-only', self.assert_refused())
 
     def test_patches_in_the_way(self):
         self.output.mkdir()

@@ -262,10 +262,43 @@ class TestRefusals(WheelCase):
             path.write_bytes(content)
         self.assertIn(str(path), self.assert_refused(path))
 
+    def test_a_relative_path_is_shown_in_full(self):
+        self.assertIn(str(Path.cwd() / 'no.whl'), self.assert_refused('no.whl'))
+
+    def assert_refused_before_unpacking(self, base):
+        self.enter(mock.patch.object(wheel, 'run_wheel', side_effect=self.fail))
+        message = self.assert_refused(base)
+        self.assertTrue(message.startswith(f'{base}: expected a wheel'))
+        self.assertNotIn('\n', message)
+
     def test_a_damaged_wheel(self):
         base = self.make_base()
         base.write_bytes(base.read_bytes()[:-40])
-        self.assertIn('unpack', self.assert_refused(base))
+        self.assert_refused_before_unpacking(base)
+
+    def test_an_archive_of_something_else(self):
+        base = self.folder / 'paddlepaddle-9.9.1-py3-none-any.whl'
+        with zipfile.ZipFile(base, 'w') as archive:
+            archive.writestr('paddle/__init__.py', '')
+        self.assert_refused_before_unpacking(base)
+
+    def test_a_wheel_with_a_damaged_file(self):
+        base = self.make_base()
+        data = base.read_bytes()
+        at = data.index(b'paddle/framework/io.py') + 30
+        base.write_bytes(data[:at] + bytes(9) + data[at + 9 :])
+        self.assertRegex(
+            self.assert_refused(base),
+            rf'\A`wheel unpack` failed for {base}: .*framework/io\.py.*\Z',
+        )
+
+    def test_a_destination_that_is_a_file(self):
+        self.environ(PADDLE_BASE_WHEEL=str(self.make_base()))
+        self.enter(mock.patch.object(wheel, 'run_wheel', side_effect=self.fail))
+        path = self.folder / 'file'
+        path.touch()
+        with self.assertRaisesRegex(ForkError, 'file: expected a directory'):
+            wheel.make_wheel(self.project, path)
 
 
 class TestSetup(WheelCase):

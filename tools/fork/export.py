@@ -37,6 +37,7 @@ import wiring
 
 from .checkout import tree_root
 from .console import EXIT_OK, EXIT_USAGE, ForkError, step
+from .destination import check_destination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,9 +77,11 @@ def export(project: Project, checkout: Path, destination: Path) -> int:
 
     Raises:
         ForkError: no git repository, a tree that the series does not fit,
-            files with changes that are not committed, or patches in the way.
+            files with changes that are not committed, or a destination that
+            is no directory, is read-only or holds patches.
     """
     root = tree_root(checkout)
+    check_destination(destination)
     if any(destination.glob('*.patch')):
         raise ForkError(
             f'{destination}: expected no *.patch in it, which `git am` would '

@@ -37,6 +37,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ import series
 import wiring
 
 from .console import EXIT_OK, EXIT_USAGE, ForkError, step
+from .destination import check_destination
 from .project import Project
 
 BASE_VARIABLE = 'PADDLE_BASE_WHEEL'
@@ -105,6 +107,7 @@ def make_wheel(project: Project, destination: Path) -> Path:
             that failed; `destination` has no new wheel.
     """
     check_wheel_package()
+    check_destination(destination)
     with tempfile.TemporaryDirectory(prefix='paddle-wheel-') as scratch:
         base = base_wheel(project, Path(scratch))
         return patch_wheel(project, base, destination, Path(scratch))
@@ -132,11 +135,33 @@ def base_wheel(project: Project, scratch: Path) -> Path:
         path = Path(named)
         if not path.is_file():
             raise ForkError(
-                f'{BASE_VARIABLE}={named}: expected a file, but there is none',
+                f'{BASE_VARIABLE}={named}: expected a file, but there is no '
+                f'{path.absolute()}',
                 EXIT_USAGE,
             )
+        check_archive(path)
         return path
     return download_wheel(pinned_paddle(project), scratch / 'base')
+
+
+def check_archive(path: Path) -> None:
+    """Refuses what is no wheel by its content.
+
+    Raises:
+        ForkError: a damaged archive, none at all, or one of something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise ForkError(
+            f'{path}: expected a wheel, but received: {error}', EXIT_USAGE
+        ) from error
+    if not any(name.endswith('.dist-info/WHEEL') for name in names):
+        raise ForkError(
+            f'{path}: expected a wheel, but it has no .dist-info/WHEEL',
+            EXIT_USAGE,
+        )
 
 
 def pinned_paddle(project: Project) -> str:
@@ -237,8 +262,15 @@ def describe(root: Path, name: WheelName, content: dict[str, object]) -> str:
 def run_wheel(*arguments: str | Path) -> None:
     """Runs one command of the package `wheel`, its words on stderr."""
     command = [sys.executable, '-m', 'wheel', *map(str, arguments)]
-    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
-        raise ForkError(f'`wheel {arguments[0]}` failed (see above)')
+    done = subprocess.run(
+        command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True
+    )
+    if done.returncode != 0:
+        # Of a traceback, the last line names the cause.
+        cause = done.stderr.strip().rpartition('\n')[2]
+        raise ForkError(
+            f'`wheel {arguments[0]}` failed for {arguments[-1]}: {cause}'
+        )
 
 
 # ---- the hooks of PEP 517
@@ -276,8 +308,8 @@ def main(args: list[str]) -> int:
         prog='setup.py',
         description='Makes a Paddle wheel with the series applied.',
         epilog=f'{BASE_VARIABLE}=FILE names the wheel to patch; without it '
-        'pip fetches the one that tools/requirements.txt pins. About 1 GB in '
-        'TMPDIR while it runs.',
+        'pip fetches the one that tools/requirements.txt pins. About 1.1 GB '
+        'in TMPDIR while it runs.',
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar='COMMAND', required=True)
