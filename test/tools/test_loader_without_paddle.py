@@ -158,9 +158,10 @@ class TestIndex(unittest.TestCase):
     def test_budget_of_opcodes_without_payload(self):
         payload = binbytes(BIG)
         data = b'N' * 7 + payload + frame(b'') * 9 + b'N' * 8 + payload
-        self.assertEqual(len(places(data, 1, 8)), 2)
-        self.assertEqual(len(places(data, 1, 7)), 1)
-        self.assertEqual(len(places(data, 1, 6)), 0)
+        self.assertEqual(len(places(data, 1, 18)), 2)
+        self.assertEqual(len(places(data, 1, 17)), 1)
+        self.assertEqual(len(places(data, 1, 8)), 1)
+        self.assertEqual(len(places(data, 1, 7)), 0)
         self.assertEqual(len(places(data, 1, None)), 2)
 
     def test_line_that_does_not_end(self):

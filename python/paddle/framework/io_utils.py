@@ -62,9 +62,10 @@ _MAX_GAP_BYTES = 4096
 # The least IOV_MAX that Linux and macOS have ever had (sysconf(3)).
 _MAX_VIEWS = 1024
 
-# Opcodes outside frames in a row that bring no payload for the plan. Picklers
-# that frame leave a handful between large payloads; a stream of many smaller
-# pieces takes as long to walk here as to unpickle, so 1 or 2 ms are risked.
+# Opcodes outside frames, and frames, in a row that bring no payload for the
+# plan. Picklers leave a handful between large payloads; walking a stream of
+# many small pieces is lost time, of which 1 or 2 ms are risked. A thousand
+# frames are 64 MiB of small tensors.
 _MAX_IDLE_OPCODES = 1000
 
 # Wherever such an object begins, a whole huge page lies inside it (2 MiB on
@@ -197,8 +198,8 @@ def _index_payloads(
             the end of the file.
         file_bytes (int): Size of the file.
         min_payload_bytes (int): Smaller payloads are left out.
-        max_idle_opcodes (int|None): End after so many opcodes in a row,
-            frames aside, that bring no payload for the index. None: never.
+        max_idle_opcodes (int|None): End after so many opcodes and frames in a
+            row that bring no payload for the index. None: never.
         gaps (dict[int, bytes]|None): Gets what was read between two payloads
             anyway, by its offset, where one read was enough for it.
 
@@ -230,6 +231,9 @@ def _index_payloads(
             end = offset + 9 + int.from_bytes(window[at + 1 : at + 9], 'little')
             if at + 9 <= len(window) and end <= file_bytes:
                 offset = end
+                idle_opcodes += 1
+                if idle_opcodes == max_idle_opcodes:
+                    break
                 continue
         entry = table[code]
         if entry is None:
@@ -260,7 +264,7 @@ def _index_payloads(
             if end is None:
                 break
         idle_opcodes += 1
-        if max_idle_opcodes is not None and idle_opcodes > max_idle_opcodes:
+        if idle_opcodes == max_idle_opcodes:
             break
         offset = end
     return payloads
