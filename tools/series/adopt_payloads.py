@@ -41,10 +41,10 @@ def adopt_payloads(tree: Tree) -> None:
     The copy into the Tensor takes half the time of a load, and twice its
     memory.
 
-    Measured with 512 MiB on tmpfs, Tensor results, 2 cores, 8 workers,
-    medians of 5, against a serial load: tensors of 256 MiB 508 -> 58 ms,
-    16 MiB 258 -> 46 ms, 2 MiB 174 -> 77 ms; peak memory in a fresh process
-    with 256 MiB tensors 1.51 -> 1.01 times the payload.
+    Measured with 2 GiB on tmpfs, Tensor results, 2 cores, 4 workers,
+    medians of 5 in one process, against a serial load: tensors of 256 MiB
+    1963 -> 159 ms, 16 MiB 850 -> 250 ms, 2 MiB 663 -> 238 ms; peak memory in
+    a fresh process with 256 MiB tensors 1.13 -> 1.00 times the payload.
     """
     io = tree.add(
         'framework/io.py',

@@ -44,9 +44,9 @@ def load_num_workers(tree: Tree) -> None:
     touched before, at a fraction of what memory can do; large checkpoints
     wait for it.
 
-    Measured with 512 MiB on tmpfs, NumPy results, 2 cores, 8 workers,
-    medians of 5: tensors of 256 MiB 247 -> 92 ms, 16 MiB 250 -> 87 ms,
-    2 MiB 276 -> 269 ms. Without the option nothing changes.
+    Measured with 2 GiB on tmpfs, NumPy results, 2 cores, 4 workers,
+    medians of 5 in one process: tensors of 256 MiB 995 -> 162 ms, 16 MiB
+    1037 -> 214 ms, 2 MiB 1098 -> 923 ms. Without the option nothing changes.
     """
     tree.refuse(
         'framework/parallel_pickle_load.py',

@@ -27,9 +27,9 @@ tensor to this rank's file is looked up, entry by entry, as the stock check
 does. In a larger one it is inferred from its first entries: it was saved with
 replicas (or one process alone has to restore it), and names this file. There
 a complete file that holds all wanted tensors whole passes even if the entries
-that were not read ascribe some of them to other files alone, as they do after
-a later save with another layout into the same directory, which leaves the
-metadata as it is.
+that were not read are damaged, or ascribe some of them to other files alone,
+as they do after a later save with another layout into the same directory,
+which leaves the metadata as it is.
 
 Not here: loading, and the metadata manager (``load_state_dict``).
 """
