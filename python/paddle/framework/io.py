@@ -59,6 +59,15 @@ def _reference_counts(objects):
     return [(item, sys.getrefcount(item)) for item in objects]
 
 
+def _reference_counts_in(container_items):
+    """The same of what a container holds, without arrays that are small."""
+    return [
+        (item, sys.getrefcount(item))
+        for item in container_items
+        if type(item) is not np.ndarray or item.nbytes >= _MIN_ADOPTED_BYTES
+    ]
+
+
 def _owners(held):
     """What keeps the memory of an array, the payload last."""
     if type(held) is np.ndarray:
@@ -104,7 +113,7 @@ def _adoptable_arrays(holder):
         holder (list): The loaded value, held by nothing else for the load.
     """
     # One reference is the list's, the other the place of finding.
-    _, sole = _reference_counts([object()])[0]
+    _, sole = _reference_counts_in([object()])[0]
     found, pending, seen = [], [holder], set()
     while pending:
         item = pending.pop()
@@ -118,7 +127,7 @@ def _adoptable_arrays(holder):
             items = item.values() if isinstance(item, dict) else item
             pending += [
                 inner
-                for inner, count in _reference_counts(items)
+                for inner, count in _reference_counts_in(items)
                 if count <= sole or type(inner) in _CONVERTED_IN_PLACE
             ]
     return {id(array): array for array in found if _is_sole_owner(array, sole)}
