@@ -33,7 +33,7 @@ from paddle.framework import io_utils
 from parameterized import parameterized
 
 # Where CPython's own code waits for a future, a condition or a thread.
-WAITS = {'wait', 'join', '_wait_for_tstate_lock'}
+WAITS = {'wait', 'join', '_wait_for_tstate_lock', '_await_idle'}
 
 
 def stack_of(thread_id):

@@ -75,7 +75,7 @@ _MIN_HUGE_PAGE_PAYLOAD_BYTES = 4 * 1024 * 1024
 # An idle thread needs some ms to end; one whose start Ctrl-C interrupted may
 # never have begun, and is not waited for longer than this.
 _MAX_THREAD_END_S = 1.0
-_THREAD_END_POLL_S = 0.001
+_POLL_S = 0.001
 
 _FRAME, _BYTEARRAY8, _NEXT_BUFFER = b'\x95\x96\x97'
 _PAYLOAD_OPCODES = b'B\x8e\x96'  # BINBYTES, BINBYTES8, BYTEARRAY8
@@ -586,8 +586,7 @@ class _ParallelPayloads:
         self._fd, self._pieces = fd, pieces
         self._reads = []
         self._taken = self._waited = 0
-        self._idle = threading.Condition()
-        self._running, self._closed, self.touched = 0, False, set()
+        self._running, self._closed, self.touched = set(), False, set()
         self._thread_name = f'paddle-load-{id(self):x}'
         self._pool = ThreadPoolExecutor(
             min(num_workers, len(pieces)), thread_name_prefix=self._thread_name
@@ -608,17 +607,14 @@ class _ParallelPayloads:
         self._drain()
 
     def _read(self, parts):
-        with self._idle:
-            if self._closed:
-                return
-            self._running += 1
-            self.touched.update(part.payload_index for part in parts)
+        thread = threading.get_ident()
+        self._running.add(thread)  # first: who closes looks at it afterwards
         try:
-            _read_piece(self._fd, parts, self._targets)
+            if not self._closed:
+                self.touched.update({part.payload_index for part in parts})
+                _read_piece(self._fd, parts, self._targets)
         finally:
-            with self._idle:
-                self._running -= 1
-                self._idle.notify_all()
+            self._running.discard(thread)
 
     def take(self):
         """The next payload's object, once all of it has arrived."""
@@ -641,14 +637,14 @@ class _ParallelPayloads:
         Joining the threads is not enough: a join that Ctrl-C interrupts takes
         the thread for ended (CPython 3.10 to 3.12), and one that was being
         started may not be known to the pool. Such threads are idle and about
-        to end, which is waited for as well.
+        to end, which is waited for as well. There is no lock: Ctrl-C between
+        taking one and entering its block would leave it taken for good.
         """
         interrupt = None
         while True:
             try:
-                with self._idle:
-                    self._closed = True
-                    self._idle.wait_for(lambda: not self._running)
+                self._closed = True
+                self._await_idle()
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 self._await_end()
                 break
@@ -660,13 +656,17 @@ class _ParallelPayloads:
         if interrupt is not None:
             raise interrupt
 
+    def _await_idle(self):
+        while self._running:
+            time.sleep(_POLL_S)
+
     def _await_end(self):
         deadline_s = time.monotonic() + _MAX_THREAD_END_S
         while time.monotonic() < deadline_s and any(
             thread.name.startswith(f'{self._thread_name}_')
             for thread in threading.enumerate()
         ):
-            time.sleep(_THREAD_END_POLL_S)
+            time.sleep(_POLL_S)
 
 
 # ---- assemble
