@@ -176,8 +176,8 @@ class TestFaults(FaultCase):
     def test_no_thread(self):
         target = self.make()[0]
         start = mock.patch.object(
-            threading.Thread,
-            'start',
+            io_utils._thread,
+            'start_new_thread',
             side_effect=RuntimeError("can't start new thread"),
         )
         error, warning = self.restore_with(target, start)
@@ -191,22 +191,33 @@ class TestFaults(FaultCase):
         shape = (3 * io_utils._MIN_PIECE_BYTES // 4 // 4,)
         self.arrays = {key: self.array(shape=shape) for key in 'abcd'}
         self.write(self.arrays)
-        target, futures = self.make()[0], []
-        submit = io_utils.ThreadPoolExecutor.submit
+        target, read = self.make()[0], threading.Event()
+        start, started = io_utils._thread.start_new_thread, []
+        preadv = os.preadv
 
-        def submit_once(*args):
-            if futures:
-                futures[0].result()
+        def read_first(*args):
+            try:
+                return preadv(*args)
+            finally:
+                reader[0]._closed = True
+                read.set()
+
+        def start_once(work, args):
+            if started:
+                self.assertTrue(read.wait(60))
                 raise RuntimeError("can't start new thread")
-            futures.append(submit(*args))
-            return futures[0]
+            reader.append(work.__self__)
+            started.append(start(work, args))
+            return started[0]
 
-        error, warning = self.restore_with(
-            target,
-            mock.patch.object(
-                io_utils.ThreadPoolExecutor, 'submit', submit_once
-            ),
-        )
+        reader = []
+        with mock.patch.object(os, 'preadv', read_first):
+            error, warning = self.restore_with(
+                target,
+                mock.patch.object(
+                    io_utils._thread, 'start_new_thread', start_once
+                ),
+            )
         self.assertIsNone(error)
         # The first piece ends in the second tensor.
         self.assertIn('in part or whole: a, b)', warning)
@@ -243,10 +254,16 @@ class TestFaults(FaultCase):
         )
         preadv = os.preadv
 
+        reading = []
+
         def read(*args):
+            reading.append(args)
             entered.set()
             self.assertTrue(leave.wait(60))
-            return preadv(*args)
+            try:
+                return preadv(*args)
+            finally:
+                reading.remove(args)
 
         def interrupted(reader):
             self.assertTrue(entered.wait(60))
@@ -259,11 +276,6 @@ class TestFaults(FaultCase):
             self.assertRaises(KeyboardInterrupt),
         ):
             self.restore(target)
-        reading = [
-            thread.name
-            for thread in threading.enumerate()
-            if thread.name.startswith('paddle-load')
-        ]
         self.assertEqual(reading, [])
         self.check_versions(target, 1)
 
@@ -271,7 +283,7 @@ class TestFaults(FaultCase):
         with (
             mock.patch.object(
                 io_utils._ParallelPayloads,
-                '__enter__',
+                'start',
                 side_effect=KeyboardInterrupt,
             ),
             self.assertRaises(KeyboardInterrupt),

@@ -69,7 +69,7 @@ def preadv_replaced(stand_in):
     preadv = os.preadv
 
     def replaced(fd, views, offset):
-        if threading.current_thread() not in load_threads():
+        if threading.get_native_id() not in load_threads():
             return preadv(fd, views, offset)
         return stand_in(preadv, fd, views, offset)
 
@@ -102,12 +102,36 @@ def warnings_in(records):
     ]
 
 
+_load_threads = set()
+
+
+def record_load_threads():
+    """Lets load_threads() know of the threads that loads start from now on."""
+    _load_threads.clear()  # the kernel gives their numbers out again
+    work = io_utils._ParallelPayloads._work
+
+    def recorded(reader, worker):
+        _load_threads.add(threading.get_native_id())
+        work(reader, worker)
+
+    return mock.patch.object(io_utils._ParallelPayloads, '_work', recorded)
+
+
 def load_threads():
-    return [
-        thread
-        for thread in threading.enumerate()
-        if thread.name.startswith('paddle-load')
-    ]
+    """The threads of loads that the kernel still knows."""
+    return _load_threads.intersection(map(int, os.listdir('/proc/self/task')))
+
+
+@contextlib.contextmanager
+def thread_starts_replaced(stand_in):
+    """Loads start threads by stand_in(start, function, args)."""
+    start = io_utils._thread.start_new_thread
+
+    def replaced(function, args):
+        return stand_in(start, function, args)
+
+    with mock.patch.object(io_utils._thread, 'start_new_thread', replaced):
+        yield
 
 
 def open_descriptors():
@@ -200,10 +224,13 @@ class NumWorkersCase(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
         self.path = os.path.join(directory.name, 'model.pdparams')
+        patch = record_load_threads()
+        patch.start()
+        self.addCleanup(patch.stop)
         self.addCleanup(self.check_nothing_left, open_descriptors())
 
     def check_nothing_left(self, descriptors):
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
         self.assertEqual(open_descriptors(), descriptors)
 
     def write(self, data, path=None):

@@ -33,6 +33,7 @@ from num_workers_case import (
     attempts,
     outcome,
     small_thresholds,
+    thread_starts_replaced,
 )
 from paddle.framework import io_utils
 from parameterized import parameterized
@@ -53,7 +54,7 @@ class Counts:
 def counted():
     counts = Counts()
     pread, preadv = os.pread, os.preadv
-    start, new_target = threading.Thread.start, io_utils._new_target
+    new_target = io_utils._new_target
 
     def counted_pread(fd, length, offset):
         counts.pread_calls.append((offset, length))
@@ -65,9 +66,9 @@ def counted():
             counts.preadv_calls.append((offset, sizes))
         return preadv(fd, views, offset)
 
-    def counted_start(thread):
-        counts.started.append(thread.name)
-        start(thread)
+    def counted_start(start, *args):
+        counts.started.append(args)
+        return start(*args)
 
     def counted_target(payload):
         counts.made.append(payload)
@@ -76,7 +77,7 @@ def counted():
     with (
         mock.patch.object(os, 'pread', counted_pread),
         mock.patch.object(os, 'preadv', counted_preadv),
-        mock.patch.object(threading.Thread, 'start', counted_start),
+        thread_starts_replaced(counted_start),
         mock.patch.object(io_utils, '_new_target', counted_target),
     ):
         yield counts

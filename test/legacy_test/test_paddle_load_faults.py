@@ -34,6 +34,7 @@ from num_workers_case import (
     log_records,
     preadv_replaced,
     small_thresholds,
+    thread_starts_replaced,
     warnings_in,
 )
 from paddle.framework import io_utils
@@ -73,7 +74,7 @@ class FaultCase(NumWorkersCase):
             value = self.unpickle(num_workers, serial_load=serial_load)
         self.assertEqual(fingerprint(value), self.expected)
         self.assertEqual(serial_loads, [0])
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
         messages = warnings_in(records)
         self.assertEqual(len(messages), 1, messages)
         for name in (self.path, *names):
@@ -198,15 +199,14 @@ class TestReadFaults(FaultCase):
 class TestThreadAndMemoryFaults(FaultCase):
     @parameterized.expand([(1,), (2,), (5,)])
     def test_nth_thread_does_not_start(self, number):
-        start = threading.Thread.start
         started, enough = [], threading.Event()
 
-        def failing(thread):
-            started.append(thread)
+        def failing(start, *args):
+            started.append(args)
             if len(started) == number:
                 enough.set()
                 raise RuntimeError("can't start new thread")
-            start(thread)
+            return start(*args)
 
         def busy(preadv, *args):
             """Or one thread would do for all pieces."""
@@ -216,7 +216,7 @@ class TestThreadAndMemoryFaults(FaultCase):
         with (
             small_thresholds(),
             preadv_replaced(busy),
-            mock.patch.object(threading.Thread, 'start', failing),
+            thread_starts_replaced(failing),
         ):
             self.check_serial_with_one_warning(
                 "can't start new thread", num_workers=8
@@ -270,7 +270,7 @@ class TestUnsuited(FaultCase):
         self.assertEqual(warnings_in(records), [])
         self.assertIsInstance(ends[0], io_utils._StreamUnsuited)
         self.assertEqual(len(records), 1)
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
 
     @parameterized.expand([(2,), (3,)])
     def test_protocol_without_frames(self, protocol):

@@ -14,6 +14,8 @@
 
 """Ctrl-C while paddle.load(num_workers=...) reads."""
 
+import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -22,31 +24,30 @@ import threading
 import unittest
 from unittest import mock
 
+import num_workers_case
 from num_workers_case import (
     LARGE_BYTES,
     NumWorkersCase,
     load_threads,
     preadv_replaced,
     small_thresholds,
+    thread_starts_replaced,
 )
 from paddle.framework import io_utils
 from parameterized import parameterized
 
-# Where CPython's own code waits for a future, a condition or a thread.
-# Repeated Ctrl-C can meet the locks of concurrent.futures at a bad moment, and
-# then a worker is waited for in vain; seldom, and more often on a busy machine.
-STRESS = os.environ.get('PADDLE_LOAD_STRESS') == '1'
-
-WAITS = {'wait', 'join', '_wait_for_tstate_lock', '_await_idle'}
+READER = io_utils._ParallelPayloads
+# Where the loading thread waits for the others.
+WAITS = {READER._await_arrival.__code__, READER.__exit__.__code__}
 
 
 def stack_of(thread_id):
-    """The names of the functions that a thread is in."""
-    names, frame = set(), sys._current_frames()[thread_id]
+    """The code that a thread is in."""
+    codes, frame = set(), sys._current_frames()[thread_id]
     while frame is not None:
-        names.add(frame.f_code.co_name)
+        codes.add(frame.f_code)
         frame = frame.f_back
-    return names
+    return codes
 
 
 class StuckReads:
@@ -74,29 +75,23 @@ class StuckReads:
 class Interrupter(threading.Thread):
     """Presses Ctrl-C, as often as told, whenever the main thread waits."""
 
-    def __init__(self, reads, times, workers):
+    def __init__(self, reads, times, workers, when_all_read):
         super().__init__()
+        self.when_all_read = when_all_read
         self.reads, self.times, self.workers = reads, times, workers
         self.main = threading.get_ident()
         self.handled = 0
-        self.waits_seen = set()
         self.load_is_out = threading.Event()
 
     def handle(self, signal_number, frame):
         self.handled += 1
         raise KeyboardInterrupt(f'number {self.handled}')
 
-    def await_new_wait(self):
-        """Until the main thread waits for the workers, in a new call."""
+    def await_wait(self):
+        """Until the main thread waits; once interrupted, on its way out."""
+        waits = {READER.__exit__.__code__} if self.handled else WAITS
         while not self.load_is_out.is_set():
-            names = stack_of(self.main)
-            place = self.handled, '_drain' in names
-            if self.handled:
-                waits = '_drain' in names
-            else:  # all threads have been started
-                waits = '__enter__' not in names
-            if names & WAITS and waits and place not in self.waits_seen:
-                self.waits_seen.add(place)
+            if waits & stack_of(self.main):
                 return
             os.sched_yield()
 
@@ -104,24 +99,24 @@ class Interrupter(threading.Thread):
         try:
             for _ in range(self.workers):
                 self.reads.begun.acquire()
+            self.when_all_read()
             for count in range(1, self.times + 1):
-                self.await_new_wait()
+                self.await_wait()
                 if self.load_is_out.is_set():
                     return
                 signal.pthread_kill(self.main, signal.SIGINT)
                 while self.handled < count:
                     os.sched_yield()
-            self.await_new_wait()
+            self.await_wait()
         finally:
             self.reads.release.set()
 
 
-class TestCtrlC(NumWorkersCase):
+class InterruptCase(NumWorkersCase):
     def setUp(self):
         super().setUp()
         self.dump([bytes(LARGE_BYTES) for _ in range(6)])
         self.serial_loads = []
-        self.load_is_out = threading.Event()
         patch = mock.patch.object(
             io_utils, '_unpickler_behind', lambda _: pickle.Unpickler
         )
@@ -132,10 +127,12 @@ class TestCtrlC(NumWorkersCase):
         self.serial_loads.append(f)
         return pickle.load(f, encoding=encoding)
 
-    def interrupt(self, times, workers):
+
+class TestCtrlC(InterruptCase):
+    def interrupt(self, times, workers, when_all_read=lambda: None):
         """The count of workers that still read when the load was left."""
         reads = StuckReads()
-        interrupter = Interrupter(reads, times, workers)
+        interrupter = Interrupter(reads, times, workers, when_all_read)
         old = signal.signal(signal.SIGINT, interrupter.handle)
         self.addCleanup(signal.signal, signal.SIGINT, old)
         interrupter.start()
@@ -155,40 +152,17 @@ class TestCtrlC(NumWorkersCase):
         self.assertEqual(self.serial_loads, [])
         return running
 
-    def test_once(self):
-        self.assertEqual(self.interrupt(1, workers=3), 0)
-        self.assertEqual(load_threads(), [])
+    @parameterized.expand([(1, 3), (2, 2), (4, 2), (20, 3)])
+    def test_as_often_as(self, times, workers):
+        self.assertEqual(self.interrupt(times, workers), 0)
+        self.assertEqual(load_threads(), set())
 
-    @unittest.skipUnless(STRESS, 'repeated Ctrl-C: set PADDLE_LOAD_STRESS=1')
-    def test_again_while_the_workers_finish(self):
-        self.assertEqual(self.interrupt(2, workers=2), 0)
-        self.assertEqual(load_threads(), [])
-
-    @unittest.skipUnless(STRESS, 'repeated Ctrl-C: set PADDLE_LOAD_STRESS=1')
-    def test_once_for_each_worker_and_once_more(self):
-        """An interrupted Thread.join() takes a running thread for ended."""
-        self.assertEqual(self.interrupt(4, workers=2), 0)
-        self.assertEqual(load_threads(), [])
-
-    def test_thread_that_the_pool_does_not_know(self):
-        """One that Ctrl-C met while it was being started."""
-        may_end = threading.Event()
-        with open(self.path, 'rb') as f:
-            payloads = [io_utils._Payload(0, 0, 1000, False)]
-            reader = io_utils._ParallelPayloads(f.fileno(), payloads, 1)
-            unknown = threading.Thread(
-                target=may_end.wait, name=f'{reader._thread_name}_1'
-            )
-            unknown.start()
-
-            def end(_):
-                may_end.set()
-                unknown.join()
-
-            self.addCleanup(end, None)
-            with mock.patch.object(io_utils.time, 'sleep', end), reader:
-                reader.take()
-        self.assertFalse(unknown.is_alive())
+    def test_reads_longer_than_a_thread_needs_to_end(self):
+        short = mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0)
+        try:
+            self.assertEqual(self.interrupt(1, 3, short.start), 0)
+        finally:
+            short.stop()
 
     def test_next_load_is_parallel_again(self):
         self.interrupt(1, workers=2)
@@ -197,52 +171,11 @@ class TestCtrlC(NumWorkersCase):
         self.assertEqual(expected[0], 'value')
         self.assertEqual(ends, [None])
 
-    @parameterized.expand([(1,), (2,), (4,)])
-    def test_at_the_start_of_a_thread(self, number):
-        """The thread runs, but the pool has not heard of it yet."""
-        start = threading.Thread.start
-        started, reads = [], StuckReads()
-
-        def interrupted(thread):
-            start(thread)
-            started.append(thread)
-            if len(started) == number:
-                for _ in started:  # all are reading
-                    reads.begun.acquire()
-                releaser = threading.Thread(target=self.release, args=(reads,))
-                self.addCleanup(releaser.join)
-                start(releaser)
-                raise KeyboardInterrupt
-
-        with (
-            small_thresholds(),
-            preadv_replaced(reads),
-            mock.patch.object(threading.Thread, 'start', interrupted),
-            self.assertRaises(KeyboardInterrupt),
-        ):
-            self.unpickle(8, serial_load=self.serial_load)
-        running = reads.running
-        self.load_is_out.set()
-        for thread in started:
-            thread.join()
-        self.assertEqual(running, 0)
-        self.assertEqual(self.serial_loads, [])
-
-    def release(self, reads):
-        """When the load waits for its workers, or too late."""
-        main = threading.main_thread().ident
-        while not self.load_is_out.is_set():
-            names = stack_of(main)
-            if '_drain' in names and names & WAITS:
-                break
-            os.sched_yield()
-        reads.release.set()
-
     def test_while_an_object_is_unpickled(self):
         self.dump([bytes(LARGE_BYTES), Interrupts(), bytes(LARGE_BYTES)])
         with small_thresholds(), self.assertRaises(KeyboardInterrupt):
             self.unpickle(2, serial_load=self.serial_load)
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
         self.assertEqual(self.serial_loads, [])
 
 
@@ -253,6 +186,169 @@ def interrupt():
 class Interrupts:
     def __reduce__(self):
         return interrupt, ()
+
+
+class NthInstruction:
+    """Raises KeyboardInterrupt before the n-th instruction of the reader.
+
+    A signal's handler is called between two instructions, or as a call begins;
+    so these are all the places where Ctrl-C can meet the loading thread.
+    """
+
+    def __init__(self, number):
+        self.left = number
+        self.where = None
+
+    def trace(self, frame, event, _):
+        if frame.f_code.co_filename != io_utils.__file__:
+            return None
+        if frame.f_code.co_name not in ('take', 'start') and (
+            frame.f_code not in WAITS
+        ):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event in ('call', 'opcode'):
+            self.left -= 1
+            if not self.left:
+                self.where = f'{frame.f_code.co_name}:{frame.f_lineno}'
+                raise KeyboardInterrupt(self.where)
+        return self.trace
+
+
+@contextlib.contextmanager
+def traced(trace):
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class TestEveryInstruction(InterruptCase):
+    def slow_reads(self, in_flight):
+        """Reads that are under way for some time after an interrupt."""
+
+        def stand_in(preadv, *args):
+            in_flight.append(None)
+            for _ in range(50):
+                os.sched_yield()
+            try:
+                return preadv(*args)
+            finally:
+                in_flight.pop()
+
+        return preadv_replaced(stand_in)
+
+    def test_ctrl_c(self):
+        """At each of them the load ends, and so has all that it began."""
+        places, left_reading, not_reached = set(), [], 0
+        for number in itertools.count(1):
+            nth, in_flight = NthInstruction(number), []
+            with small_thresholds(50_000), self.slow_reads(in_flight):
+                try:
+                    with traced(nth.trace):
+                        self.unpickle(2, serial_load=self.serial_load)
+                except KeyboardInterrupt as error:
+                    self.assertEqual(str(error), nth.where)
+                else:  # the number of instructions differs a little
+                    self.assertIsNone(nth.where)
+                    not_reached += 1
+                    if not_reached == 50:
+                        break
+                    continue
+            left_reading += [nth.where for _ in in_flight]
+            self.assertEqual(load_threads(), set(), nth.where)
+            places.add(nth.where.partition(':')[0])
+        self.assertEqual(left_reading, [])
+        self.assertEqual(self.serial_loads, [])
+        self.assertEqual(
+            places, {'start', 'take', '_await_arrival', '__exit__'}
+        )
+
+
+class TestThreads(InterruptCase):
+    @parameterized.expand([(1,), (2,), (4,)])
+    def test_interrupted_start(self, number):
+        """The thread runs already; all are waited for."""
+        started, reads = [], StuckReads()
+
+        def release():
+            main = threading.main_thread().ident
+            while READER.__exit__.__code__ not in stack_of(main):
+                os.sched_yield()
+            reads.release.set()
+
+        releaser = threading.Thread(target=release)
+
+        def interrupted(start, *args):
+            started.append(start(*args))
+            if len(started) == number:
+                for _ in started:  # all are reading
+                    reads.begun.acquire()
+                releaser.start()
+                raise KeyboardInterrupt
+            return started[-1]
+
+        with (
+            small_thresholds(),
+            preadv_replaced(reads),
+            thread_starts_replaced(interrupted),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.unpickle(8, serial_load=self.serial_load)
+        self.assertEqual(reads.running, 0)
+        self.assertEqual(self.serial_loads, [])
+        releaser.join()
+
+    def test_thread_that_begins_late(self):
+        """It finds the load closed and reads nothing."""
+        late, reads = [], StuckReads()
+        reads.release.set()
+
+        def postponed(start, *args):
+            late.append(args)
+            return len(late)
+
+        with (
+            small_thresholds(),
+            mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0.001),
+            mock.patch.object(num_workers_case, '_load_threads', set()),
+            preadv_replaced(reads),
+            thread_starts_replaced(postponed),
+        ):
+            value = self.unpickle(2, serial_load=self.serial_load)
+            for function, args in late:
+                function(*args)
+        self.assertEqual(value, [bytes(LARGE_BYTES)] * 6)
+        self.assertEqual(len(self.serial_loads), 1)
+        self.assertEqual(len(late), 2)
+        self.assertEqual(reads.count, 0)
+
+    def test_thread_that_ends_early(self):
+        """It has no memory for the news of what it read."""
+        ended, gets = threading.Semaphore(0), []
+
+        class Arrivals:
+            def put(self, piece):
+                raise MemoryError
+
+            def get(self, timeout):
+                if not gets:
+                    for _ in range(2):
+                        ended.acquire()
+                gets.append(timeout)
+                raise io_utils.queue.Empty
+
+        with (
+            small_thresholds(),
+            mock.patch.object(io_utils.queue, 'SimpleQueue', Arrivals),
+            mock.patch.object(sys, 'unraisablehook', lambda _: ended.release()),
+        ):
+            value = self.unpickle(2, serial_load=self.serial_load)
+        self.assertEqual(value, [bytes(LARGE_BYTES)] * 6)
+        self.assertEqual(len(self.serial_loads), 1)
+        self.assertGreater(len(gets), 0)
 
 
 if __name__ == '__main__':

@@ -31,6 +31,7 @@ from num_workers_case import (
     open_descriptors,
     preadv_replaced,
     small_thresholds,
+    thread_starts_replaced,
     warnings_in,
 )
 from paddle.framework import io_utils, safetensors_reader
@@ -80,7 +81,7 @@ class FaultCase(SafetensorsCase):
         self.assertIn(self.path, warning)
         self.assertIn(reason, warning)
         self.assertIn(f'num_workers={num_workers}', warning)
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
 
     def check_parallel_without_a_word(self):
         with attempts() as ends, log_records() as records, small_thresholds():
@@ -122,10 +123,8 @@ class TestFaults(FaultCase):
             self.check_serial_with_one_warning('EOFError')
 
     def test_thread_cannot_be_started(self):
-        start = nth_time(
-            1, threading.Thread.start, RuntimeError("can't start new thread")
-        )
-        with mock.patch.object(threading.Thread, 'start', start):
+        failing = nth_time(1, None, RuntimeError("can't start new thread"))
+        with thread_starts_replaced(failing):
             self.check_serial_with_one_warning("can't start new thread")
 
     @parameterized.expand([(1,), (COUNT,)])
@@ -164,7 +163,7 @@ class TestFaults(FaultCase):
             self.assertRaises(KeyboardInterrupt),
         ):
             self.load()
-        self.assertEqual(load_threads(), [])
+        self.assertEqual(load_threads(), set())
         self.assertEqual(records, [])
 
     def test_memory_is_free_when_the_library_loads(self):
@@ -265,7 +264,7 @@ class TestCosts(FaultCase):
     def counted_load(self, num_workers, path=None):
         """-> reads outside the workers, reads in them, threads started."""
         reads, worker_reads, started = [], [], []
-        pread, start = os.pread, threading.Thread.start
+        pread = os.pread
 
         def counted_pread(fd, length, offset):
             reads.append((offset, length))
@@ -275,14 +274,14 @@ class TestCosts(FaultCase):
             worker_reads.append((offset, sum(len(view) for view in views)))
             return preadv(fd, views, offset)
 
-        def counted_start(thread):
-            started.append(thread)
-            start(thread)
+        def counted_start(start, *args):
+            started.append(args)
+            return start(*args)
 
         with (
             mock.patch.object(os, 'pread', counted_pread),
             preadv_replaced(counted_preadv),
-            mock.patch.object(threading.Thread, 'start', counted_start),
+            thread_starts_replaced(counted_start),
         ):
             self.load(num_workers, path)
         return reads, worker_reads, started

@@ -13,18 +13,21 @@
 # limitations under the License.
 
 
+import _thread
+import collections
 import ctypes
 import errno
 import functools
+import itertools
 import mmap
 import numbers
 import os
 import pickle
+import queue
 import stat
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinMethodType
 from typing import NamedTuple
 
@@ -72,10 +75,13 @@ _MAX_IDLE_OPCODES = 1000
 # x86-64, and on arm64 with 4 KiB pages).
 _MIN_HUGE_PAGE_PAYLOAD_BYTES = 4 * 1024 * 1024
 
-# An idle thread needs some ms to end; one whose start Ctrl-C interrupted may
-# never have begun, and is not waited for longer than this.
-_MAX_THREAD_END_S = 1.0
-_POLL_S = 0.001
+# A thread without work begins and ends within some 50 us, on a busy machine
+# within some ms; one that has not begun by then may never, and reads nothing.
+_MAX_THREAD_DELAY_S = 1.0
+_MIN_POLL_S, _MAX_POLL_S = 20e-6, 1e-3
+
+# What a reading thread does.
+_STARTING, _RUNNING, _ENDED = range(3)
 
 _FRAME, _BYTEARRAY8, _NEXT_BUFFER = b'\x95\x96\x97'
 _PAYLOAD_OPCODES = b'B\x8e\x96'  # BINBYTES, BINBYTES8, BYTEARRAY8
@@ -556,9 +562,16 @@ def _read_piece(fd, parts, targets):
 class _ParallelPayloads:
     """Payloads in the order of the plan, each given out when it is complete.
 
-    Reading starts at once and goes on while the unpickler works. On leaving
-    the context no worker runs any more, whatever happened and however often
-    Ctrl-C was pressed.
+    To be used as `with reader, reader:`, its first statement `start()`; then
+    reading goes on while the unpickler works. On leaving the context no
+    thread reads or runs any more, whatever happened and however often Ctrl-C
+    was pressed: a signal handler's exception may meet Python code anywhere, so
+
+    - nothing here waits for a lock that Python code holds. `threading` and
+      `concurrent.futures` do, and an exception between taking such a lock and
+      entering its block leaves it taken for good;
+    - leaving twice covers the places in `__exit__` that no `try` of its own
+      can cover: its first instruction, and going back to the loop's start.
 
     Args:
         fd (int): The open file.
@@ -584,89 +597,123 @@ class _ParallelPayloads:
                 f'{sum(payload.length_bytes for payload in payloads)} bytes'
             ) from error
         self._fd, self._pieces = fd, pieces
-        self._reads = []
-        self._taken = self._waited = 0
-        self._running, self._closed, self.touched = set(), False, set()
-        self._thread_name = f'paddle-load-{id(self):x}'
-        self._pool = ThreadPoolExecutor(
-            min(num_workers, len(pieces)), thread_name_prefix=self._thread_name
-        )
+        self._taken = self._complete = 0
+        self._closed, self.touched = False, set()
+        self._unread = collections.deque(range(len(pieces)))
+        self._outcomes = [None] * len(pieces)  # True, or the error
+        self._arrivals = queue.SimpleQueue()  # reentrant, waits in C
+        workers = min(num_workers, len(pieces))
+        self._states, self._thread_ids = [_STARTING] * workers, [None] * workers
+        self._started = []
 
-    def __enter__(self):
+    def start(self):
+        """Start the threads, in C: none starts without being counted here."""
         try:
-            for parts in self._pieces:
-                self._reads.append(self._pool.submit(self._read, parts))
-        except BaseException as error:
-            self._drain()
-            if isinstance(error, RuntimeError):
-                raise _ReadFault(f'no thread to read with: {error}') from error
-            raise
-        return self
+            self._started.extend(
+                map(
+                    _thread.start_new_thread,
+                    itertools.repeat(self._work),
+                    zip(range(len(self._states))),
+                )
+            )
+        except (RuntimeError, MemoryError) as error:
+            raise _ReadFault(f'no thread to read with: {error}') from error
 
-    def __exit__(self, *exc_info):
-        self._drain()
+    def _work(self, worker):
+        # First of all: who closes looks at the states afterwards.
+        self._states[worker] = _RUNNING
+        try:
+            self._thread_ids[worker] = threading.get_native_id()
+            while self._unread and not self._closed:
+                piece = self._unread.popleft()
+                self._outcomes[piece] = self._read(self._pieces[piece])
+                self._arrivals.put(piece)
+        except IndexError:  # another worker has the last piece
+            pass
+        finally:
+            self._states[worker] = _ENDED
 
     def _read(self, parts):
-        thread = threading.get_ident()
-        self._running.add(thread)  # first: who closes looks at it afterwards
         try:
-            if not self._closed:
-                self.touched.update({part.payload_index for part in parts})
-                _read_piece(self._fd, parts, self._targets)
-        finally:
-            self._running.discard(thread)
+            self.touched.update({part.payload_index for part in parts})
+            _read_piece(self._fd, parts, self._targets)
+        except BaseException as error:
+            return error
+        return True
 
     def take(self):
         """The next payload's object, once all of it has arrived."""
         index = self._taken
-        while self._waited <= self._last_pieces[index]:
-            try:
-                self._reads[self._waited].result()
-            except Exception as error:
-                raise _ReadFault(f'{type(error).__name__}: {error}') from error
-            self._reads[self._waited] = None
-            self._waited += 1
+        while self._complete <= self._last_pieces[index]:
+            outcome = self._outcomes[self._complete]
+            if outcome is None:
+                self._await_arrival()
+            elif outcome is True:
+                self._complete += 1
+            else:
+                raise _ReadFault(
+                    f'{type(outcome).__name__}: {outcome}'
+                ) from outcome
         self._taken += 1
         value, _ = self._targets[index]
         self._targets[index] = None
         return value
 
-    def _drain(self):
+    def _await_arrival(self):
+        try:
+            self._arrivals.get(timeout=_MAX_THREAD_DELAY_S)
+        except queue.Empty:
+            # Without memory, or at the interpreter's end, a thread may end
+            # before its first instruction.
+            if (
+                _RUNNING not in self._states
+                and self._outcomes[self._complete] is None
+            ):
+                raise _ReadFault('no thread runs to read with') from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
         """Let no piece begin any more, wait for those that have begun.
 
-        Joining the threads is not enough: a join that Ctrl-C interrupts takes
-        the thread for ended (CPython 3.10 to 3.12), and one that was being
-        started may not be known to the pool. Such threads are idle and about
-        to end, which is waited for as well. There is no lock: Ctrl-C between
-        taking one and entering its block would leave it taken for good.
+        Calls nothing of ours: where `start()` could run, at whatever depth of
+        recursion, this can.
         """
-        interrupt = None
+        interrupt, pause_s = None, _MIN_POLL_S
+        deadline_s = time.monotonic() + _MAX_THREAD_DELAY_S
         while True:
             try:
                 self._closed = True
-                self._await_idle()
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                self._await_end()
+                while (
+                    _RUNNING in self._states
+                    or time.monotonic() < deadline_s
+                    and (
+                        _STARTING in self._states[: len(self._started)]
+                        or any(
+                            map(
+                                os.path.exists,
+                                map(
+                                    '/proc/self/task/{}'.format,
+                                    self._thread_ids,
+                                ),
+                            )
+                        )
+                    )
+                ):
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _MAX_POLL_S)
                 break
-            except KeyboardInterrupt as error:
+            except BaseException as error:
                 interrupt = error
-        # Futures hold errors, whose frames hold this: a cycle with the payloads.
-        self._reads.clear()
+        # Errors have frames, and these hold this: a cycle with the payloads.
+        self._outcomes.clear()
         self._targets.clear()
-        if interrupt is not None:
-            raise interrupt
-
-    def _await_idle(self):
-        while self._running:
-            time.sleep(_POLL_S)
-
-    def _await_end(self):
-        deadline_s = time.monotonic() + _MAX_THREAD_END_S
-        while time.monotonic() < deadline_s and any(
-            thread.name.startswith(f'{self._thread_name}_')
-            for thread in threading.enumerate()
-        ):
-            time.sleep(_POLL_S)
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            interrupt = None  # its frames hold this one
 
 
 # ---- assemble
@@ -766,13 +813,15 @@ def _load_pickle_in_parallel(serial_load, f, num_workers):
     stream = _PayloadStream(
         read_at, status.st_size, payloads, readinto_at, gaps
     )
-    with _ParallelPayloads(fd, payloads, num_workers) as reader:
+    reader = _ParallelPayloads(fd, payloads, num_workers)
 
-        def buffers():
-            while True:
-                stream.next_payload()
-                yield reader.take()
+    def buffers():
+        while True:
+            stream.next_payload()
+            yield reader.take()
 
+    with reader, reader:
+        reader.start()
         return unpickler_class(
             stream, encoding='latin1', buffers=buffers()
         ).load()

@@ -185,7 +185,9 @@ def _load_in_parallel(path, num_workers):
         payloads = [entry.payload for entry in entries if entry.payload]
         if not payloads:
             raise io_utils._StreamUnsuited('its tensors are empty')
-        with io_utils._ParallelPayloads(fd, payloads, num_workers) as reader:
+        reader = io_utils._ParallelPayloads(fd, payloads, num_workers)
+        with reader, reader:
+            reader.start()
             return {
                 entry.key: _make_array(reader.take(), entry.dtype, entry.shape)
                 if entry.payload

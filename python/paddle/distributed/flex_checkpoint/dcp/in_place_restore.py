@@ -272,7 +272,8 @@ def _read_payloads(fd, plan, num_workers):
     ]
     reader = _ParallelPayloads(fd, plan.payloads, num_workers, targets)
     try:
-        with reader:
+        with reader, reader:
+            reader.start()
             for _ in plan.payloads:
                 reader.take()
     except _ReadFault as fault:
