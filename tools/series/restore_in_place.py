@@ -27,7 +27,10 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
     mark=(LOAD_STATE_DICT, '_restore_in_place'),
     needs=(LOAD_STATE_DICT, 'local_load_state_dict'),
     tests=(
+        'flex_checkpoint/rank_faults_case.py',
+        'flex_checkpoint/ranks_case.py',
         'flex_checkpoint/restore_in_place_case.py',
+        'flex_checkpoint/test_rank_faults.py',
         'flex_checkpoint/test_restore_in_place.py',
         'flex_checkpoint/test_restore_in_place_counts.py',
         'flex_checkpoint/test_restore_in_place_faults.py',
