@@ -54,6 +54,8 @@ class TestRankFaults(RanksCase):
                     ranks = [result[label] for result in results]
                     self.check_outcome(fault.outcome, ranks, faulty_rank)
                     self.check_message(fault, label, ranks[faulty_rank])
+                    if fault.outcome == 'reshard' and fault.fast:
+                        self.check_others_know(ranks, faulty_rank)
 
     def check_outcome(self, expected, ranks, faulty_rank):
         for rank, seen in enumerate(ranks):
@@ -79,6 +81,11 @@ class TestRankFaults(RanksCase):
             self.assertRegex(text, fault.error)
         if fault.names_path:
             self.assertIn(label.replace(' ', '_'), text)
+
+    def check_others_know(self, ranks, faulty_rank):
+        for rank, seen in enumerate(ranks):
+            if rank != faulty_rank:
+                self.assertIn(f'rank {faulty_rank} cannot', str(seen['log']))
 
 
 if __name__ == '__main__':
