@@ -26,7 +26,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 from unittest import mock
@@ -283,8 +282,8 @@ FAULTS = {
     'restore_no_threads': Fault(
         'local',
         context=patched(
-            threading.Thread,
-            'start',
+            io_utils._thread,
+            'start_new_thread',
             mock.Mock(side_effect=RuntimeError("can't start new thread")),
         ),
         num_workers=4,

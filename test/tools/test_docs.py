@@ -30,7 +30,13 @@ from wiring.module import Module
 from wiring.tree import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'docs/loader.md')
+PAGES = (
+    'README.md',
+    'CONTRIBUTING.md',
+    'CHANGELOG.md',
+    'docs/loader.md',
+    'docs/unpickler.md',
+)
 
 # Words in capitals stand for what a reader puts there.
 PLACEHOLDER = re.compile(r'\b[A-Z_]{3,}\b(?:/\S*)?')

@@ -82,6 +82,9 @@ def streams_with_payloads():
         'frames': frame(b'(N') + BIG + frame(b'tN\x86.'),
         'in_argument': frame(b'\x8c\4N') + b'(((N' + BIG + b't.',
         'in_long_argument': frame(b'G\1\2\3') + b'(((((N' + BIG + b't.',
+        'in_line_of_more': frame(b'NNNNI1') + b'2\nN' + BIG + b't.',
+        'in_argument_of_more': frame(b'NNNNG\1\2\3')
+        + b'(((((N' + BIG + b't.',
         'in_line': frame(b'I1') + b'2\nN' + BIG + b't.',
         'in_length': frame(b'X\3\0') + b'00((N' + BIG + b't.',
         'in_payload': frame(b'C\5a') + b'NNNN' + BIG + b't.',
@@ -270,7 +273,7 @@ def unpickler_behind(behind, base=pickle._Unpickler):
 class LooseFrames:
     """Reads in chunks, and lets go of a frame's rest as old releases do."""
 
-    CHUNK_BYTES = 1 << 20
+    CHUNK_BYTES = 4
 
     def __init__(self, file):
         self.file, self.rest = file, b''

@@ -310,7 +310,8 @@ class _PayloadStream:
     rest of the frame. It then asks for more than one byte (for a single one
     there is no rest), straight after the frame, which itself came straight
     after its eight bytes of length. No honest stream has three such reads in
-    a row, so the third is refused. A payload's `readinto` drops nothing.
+    a row, so the third is refused. `readinto` drops nothing,
+    and may be a part of such a read.
 
     Args:
         read_at (callable): (offset, length) -> the bytes there, fewer only at
@@ -363,18 +364,17 @@ class _PayloadStream:
         return data
 
     def readinto(self, buffer):
-        self._long_reads = 0
         length = len(buffer)
-        if (
-            self._readinto_at is not None
-            and length > _WINDOW_BYTES
-            and length <= self._limit - self._offset
-        ):
+        if length > self._limit - self._offset:
+            raise self._unplanned(f'a read into {length} bytes')
+        if self._readinto_at is not None and length > _WINDOW_BYTES:
             count = self._readinto_at(self._offset, buffer)
             self._offset += count
             return count
+        # No long read of its own, and what follows may still drop a frame.
+        long_reads, self._long_reads = self._long_reads, 0
         data = self.read(length)
-        self._long_reads = 0
+        self._long_reads = long_reads
         buffer[: len(data)] = data
         return len(data)
 
