@@ -23,11 +23,14 @@ from wiring import Tree, patch
     since='3.2.0',
     mark=('framework/io_utils.py', '_load_pickle'),
     tests=(
+        'legacy_test/nth_fault_case.py',
         'legacy_test/num_workers_case.py',
+        'legacy_test/pressure_case.py',
         'legacy_test/test_paddle_load_counts.py',
         'legacy_test/test_paddle_load_damaged.py',
         'legacy_test/test_paddle_load_faults.py',
         'legacy_test/test_paddle_load_interrupts.py',
+        'legacy_test/test_paddle_load_nth_fault.py',
         'legacy_test/test_paddle_load_num_workers.py',
     ),
 )

@@ -34,6 +34,7 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
         'flex_checkpoint/test_restore_in_place.py',
         'flex_checkpoint/test_restore_in_place_counts.py',
         'flex_checkpoint/test_restore_in_place_faults.py',
+        'flex_checkpoint/test_restore_in_place_nth_fault.py',
         'flex_checkpoint/test_restore_in_place_two_ranks.py',
     ),
 )

@@ -30,6 +30,7 @@ _ARRAYS = '_load_safetensors_arrays(\n    {callee}, path, config.num_workers\n)'
         'legacy_test/test_paddle_load_safetensors.py',
         'legacy_test/test_paddle_load_safetensors_damaged.py',
         'legacy_test/test_paddle_load_safetensors_faults.py',
+        'legacy_test/test_paddle_load_safetensors_nth_fault.py',
     ),
 )
 def safetensors_num_workers(tree: Tree) -> None:
