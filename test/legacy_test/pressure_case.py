@@ -69,6 +69,7 @@ def run_script(source, *args, **environment):
             },
             capture_output=True,
             text=True,
+            errors='replace',
             timeout=DEADLINE_S,
         )
     except subprocess.TimeoutExpired as error:

@@ -32,6 +32,7 @@ from wiring import Tree, patch
         'legacy_test/test_paddle_load_interrupts.py',
         'legacy_test/test_paddle_load_nth_fault.py',
         'legacy_test/test_paddle_load_num_workers.py',
+        'legacy_test/test_paddle_load_signals.py',
     ),
 )
 def load_num_workers(tree: Tree) -> None:
