@@ -48,8 +48,10 @@ class TestReasons(CheckpointTest):
             )
         self.check_log(
             self.weights, False,
-            "'b'", 'expected shape (5, 6)', 'has (4, 6)', '1 others',
+            "'b'", 'expected shape (5, 6)', 'has (4, 6)', '; 1 other as well',
         )  # fmt: skip
+        self.weights['a'] = self.weights['b']
+        self.check_log(self.weights, False, "'a'", '; 2 others as well')
 
     def test_offset_flattened_missing(self):
         self.weights['b'] = ShardedWeight(
@@ -74,7 +76,26 @@ class TestReasons(CheckpointTest):
     def test_another_rank_cannot(self):
         with mock.patch.object(fast_resumable.logger, 'info') as info:
             self.assertIs(self.fast(self.weights, 0, others=False), False)
-        self.assertIn('1 other ranks', info.call_args[0][0])
+        for word in ('rank 0: ', 'not resumable locally: rank 1 cannot.'):
+            self.assertIn(word, info.call_args[0][0])
+
+    def test_ranks_of_a_group_that_cannot(self):
+        group = mock.Mock(ranks=[4, 6, 7, 9])
+        for answers, expected in (
+            ([True, False, True, True], 'rank 6 cannot'),
+            ([True, True, False, False], 'rank 7 and 1 other cannot'),
+            ([True, False, False, False], 'rank 6 and 2 others cannot'),
+        ):
+            self.assertEqual(
+                fast_resumable._who_cannot(answers, group), expected
+            )
+
+    def test_which_rank_tells(self):
+        self.check_log(self.weights, True, "rank 0: '", rank=0)
+        self.weights['a'] = paddle.ones([7])
+        self.check_log(self.weights, False, "rank 0: '", rank=0)
+        os.remove(self.metadata_path)
+        self.check_log(self.weights, None, "rank 0: '", rank=0)
 
     def test_one_collective_of_a_bool(self):
         self.assertIs(self.fast(self.weights, rank=0), True)
@@ -165,6 +186,33 @@ class TestChoice(CheckpointTest):
             np.testing.assert_array_equal(target[key].numpy(), value.numpy())
         self.assertTrue(loader._metadata_manager.is_metadata_list_empty())
         return loaded
+
+    @parameterized.expand([('x',), (1,), (None,), (np.ones(1),)])
+    def test_switch_that_is_no_bool(self, switch):
+        with (
+            mock.patch.object(
+                os, 'listdir', side_effect=AssertionError('read')
+            ),
+            self.assertRaisesRegex(TypeError, 'fast_resumable_check'),
+        ):
+            dist.load_state_dict(
+                self.tensors, self.path, fast_resumable_check=switch
+            )
+
+    def test_switch_of_numpy(self):
+        self.assertEqual(
+            self.restore(fast_resumable_check=np.bool_(False)),
+            ['0.metadata', '0_0.distcp'],
+        )
+
+    @parameterized.expand([(1,), (2,)])
+    def test_load_is_logged(self, num_workers):
+        with mock.patch.object(loader.logger, 'info') as info:
+            self.restore(num_workers=num_workers)
+        told = [call.args[0] for call in info.call_args_list]
+        self.assertRegex(
+            '; '.join(told), rf'{self.data_path()}: .*restored .* \d\.\d+ s'
+        )
 
     @parameterized.expand([(False,), (True,)])
     def test_local_restore(self, offload):

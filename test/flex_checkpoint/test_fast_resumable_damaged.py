@@ -171,6 +171,9 @@ class TestOwnFile(CheckpointTest):
             self.data = f.read()
 
     def check_false(self, *words):
+        with mock.patch.object(fast_resumable.logger, 'info') as info:
+            self.fast(self.tensors)
+        self.assertEqual(info.call_args[0][0].count(self.data_path()), 1)
         self.check_log(self.tensors, False, 'not resumable', *words)
         self.check_log(self.tensors, False, 'not resumable', *words, rank=0)
         self.assertEqual(self.gathered, [False])
@@ -179,7 +182,7 @@ class TestOwnFile(CheckpointTest):
         for length in (0, 1, 100, len(self.data) // 2, len(self.data) - 1):
             with open(self.data_path(), 'wb') as f:
                 f.write(self.data[:length])
-            self.check_false(self.data_path(), 'unreadable')
+            self.check_false(f'{self.data_path()} is unreadable: ')
         with open(self.data_path(), 'wb') as f:
             f.write(self.data + b'\0')
         self.check_false(self.data_path(), 'unreadable')
@@ -193,7 +196,7 @@ class TestOwnFile(CheckpointTest):
     def test_read_error(self):
         for error in (OSError(5, 'Input/output error'), MemoryError('full')):
             with mock.patch.object(fast_resumable, '_scan', side_effect=error):
-                self.check_false('unreadable', str(error))
+                self.check_false('unreadable', error.args[-1])
 
     def test_swapped(self):
         os.replace(self.metadata_path, self.data_path())
@@ -209,11 +212,11 @@ class TestOwnFile(CheckpointTest):
     def test_holds_other_shapes(self):
         self.dump({'a': np.ones((3, 2)), 'b': np.ones((300, 200))},
                   self.data_path())  # fmt: skip
-        self.check_false("'a'", 'shape (2, 3)', 'file has (3, 2)', '0 others')
+        self.check_false("'a'", 'shape (2, 3)', 'file has (3, 2).')
         self.dump({'a': np.ones((2, 3))}, self.data_path())
         self.check_false("'b'", 'missing in the file')
         self.dump({}, self.data_path())
-        self.check_false("'a'", 'missing in the file', '1 others')
+        self.check_false("'a'", 'missing in the file; 1 other as well')
 
 
 if __name__ == '__main__':

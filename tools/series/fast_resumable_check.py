@@ -86,6 +86,13 @@ def fast_resumable_check(tree: Tree) -> None:
         'Default is True.',
         why='it is public',
     )
+    dcp.add_import(
+        'from .fast_resumable import require_bool', why='it is called here'
+    )
+    top.insert_at_start(
+        "require_bool('fast_resumable_check', fast_resumable_check)",
+        why='a wrong value must be told before any rank reads or waits',
+    )
     top.replace_statements(
         [
             'paddle.load',
@@ -102,6 +109,17 @@ def fast_resumable_check(tree: Tree) -> None:
         ')',
         why='the stock check needs the metadata loaded, the fast one does '
         'not: the choice comes before both',
+    )
+
+    local = dcp.function('local_load_state_dict')
+    local.insert_at_start(
+        'started_s = time.perf_counter()',
+        why='how long a local restore takes is logged',
+    )
+    local.wrap_call(
+        'state_dict.items',
+        '_log_restored({call}, path, use_dist, started_s)',
+        why='the loop over the state dict ends the restore',
     )
 
     init = tree.add(
