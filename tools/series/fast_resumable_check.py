@@ -27,6 +27,7 @@ DCP = 'distributed/flex_checkpoint/dcp'
     needs=(f'{DCP}/utils.py', 'check_resumable_locally'),
     tests=(
         'flex_checkpoint/fast_resumable_case.py',
+        'flex_checkpoint/test_compact_pickle.py',
         'flex_checkpoint/test_fast_resumable.py',
         'flex_checkpoint/test_fast_resumable_choice.py',
         'flex_checkpoint/test_fast_resumable_damaged.py',
@@ -59,8 +60,12 @@ def fast_resumable_check(tree: Tree) -> None:
         why='reads the part of a metadata file that the decision needs',
     )
     tree.new(
+        f'{DCP}/compact_pickle.py',
+        why='reads a data file without its tensors',
+    )
+    tree.new(
         f'{DCP}/distcp_reader.py',
-        why='reads names and shapes from a data file, without its tensors',
+        why='finds names and shapes in what was read',
     )
     tree.new(
         f'{DCP}/storage_reader.py',

@@ -22,8 +22,11 @@ that the unpickler hands over the last complete field as ``(key, value)``. A
 tensor may bear a field's name, and then the first place is a wrong one: what
 comes out is checked, and the search goes on.
 
-Memory is bounded by the part of the file that is read. Nothing but the three
-metadata classes is looked up, and nothing that a file names is imported.
+Memory goes with the part of the file that is read, except that the
+unpickler's memo takes 16 bytes for each number up to the largest one that the
+file stores under: 64 GiB at most, if the file is made or damaged so. Nothing
+but the three metadata classes is looked up, and nothing that a file names is
+imported.
 
 Not here: which file holds a tensor is only sampled; deciding with what was
 read is ``fast_resumable``'s part.

@@ -25,7 +25,8 @@ what that class would refuse is refused. A file that holds anything beside the
 plain objects of a checkpoint is not recognised, and the stock check decides.
 Nothing that a file names is imported or called.
 
-Memory is bounded by the unpickler's memo: it keeps the tuples of every entry.
+Memory goes with the unpickler's memo: it keeps the tuples of every entry, and
+has 16 bytes for each number up to the largest one that the file stores under.
 
 Not here: whether the data file is complete, which the stock check does not
 ask; and communication (``fast_resumable``).
