@@ -338,6 +338,19 @@ class TestOtherContent(DistcpFileTest):
         self.dump({'a': Odd()})
         self.check_refused("'a'", 'shape')
 
+    def test_state_of_another_kind(self):
+        function, arguments, state = np.ones((1, 3), 'u1').__reduce__()
+        for at, values in ((0, (2, 1.0, True)), (3, (None, b'', 'F', 2))):
+            for value in values:
+
+                class Odd:
+                    def __reduce__(self, at=at, value=value):
+                        changed = [*state[:at], value, *state[at + 1 :]]
+                        return function, arguments, tuple(changed)
+
+                self.dump({'a': Odd()})
+                self.check_refused('expected')
+
 
 class TestNothingIsCalled(DistcpFileTest):
     @parameterized.expand(PROTOCOLS)

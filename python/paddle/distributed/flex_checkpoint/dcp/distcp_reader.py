@@ -61,7 +61,8 @@ _ITEM_BYTES = {
 _MAX_DIMS = 64
 
 # Types are compared, not asked for: bool is another one than int.
-_INT_ONLY, _STR_ONLY, _TUPLE_ONLY = map(frozenset, ((int,), (str,), (tuple,)))
+_INT_ONLY, _BOOL_ONLY = frozenset((int,)), frozenset((bool,))
+_STR_ONLY, _TUPLE_ONLY = frozenset((str,)), frozenset((tuple,))
 
 _NAME_TABLE_KEY = 'StructuredToParameterName@@'
 
@@ -143,12 +144,12 @@ class _Array:
 
     def __setstate__(self, state):
         version, self.shape, self.dtype, self.is_fortran, self.data = state
-        if version != 1:
+        if version != 1 or type(version) is not int:
             raise ValueError(f'expected version 1, but received {version!r}')
 
 
 _ARRAY_ONLY, _DTYPE_ONLY = frozenset((_Array,)), frozenset((_Dtype,))
-_fields_of = operator.attrgetter('shape', 'dtype', 'data')
+_fields_of = operator.attrgetter('shape', 'dtype', 'data', 'is_fortran')
 
 _NDARRAY = _Inert()
 
@@ -245,6 +246,11 @@ def _check_tensor(array):
         or min(shape, default=0) < 0
     ):
         raise ValueError(f'expected a shape of at most {_MAX_DIMS} sizes')
+    if type(array.is_fortran) is not bool:
+        raise ValueError(
+            'expected an order that is a bool, '
+            f'but received {type(array.is_fortran).__name__}'
+        )
     if type(data) not in _DATA_TYPES:
         raise ValueError(
             f'expected bytes of a payload, but received {type(data).__name__}'
@@ -269,13 +275,14 @@ def _are_tensors(arrays):
     if not _ARRAY_ONLY.issuperset(map(type, values)):
         return False
     try:
-        shapes, dtypes, payloads = zip(*map(_fields_of, values))
+        shapes, dtypes, payloads, orders = zip(*map(_fields_of, values))
     except (AttributeError, ValueError):  # one has no state; there is none
         return not arrays
     if (
         not _TUPLE_ONLY.issuperset(map(type, shapes))
         or not _DTYPE_ONLY.issuperset(map(type, dtypes))
         or not _DATA_TYPES.issuperset(map(type, payloads))
+        or not _BOOL_ONLY.issuperset(map(type, orders))
         or max(map(len, shapes)) > _MAX_DIMS
     ):
         return False
