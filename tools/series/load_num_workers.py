@@ -33,6 +33,7 @@ from wiring import Tree, patch
         'legacy_test/test_paddle_load_lifetimes.py',
         'legacy_test/test_paddle_load_nth_fault.py',
         'legacy_test/test_paddle_load_num_workers.py',
+        'legacy_test/test_paddle_load_pressure.py',
         'legacy_test/test_paddle_load_signals.py',
     ),
 )
