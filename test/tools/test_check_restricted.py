@@ -160,7 +160,7 @@ PROBE = dedent('''\
 )
 def readers(tree):
     """dcp: both readers alone, without what they are for"""
-    for name in 'distcp_reader', 'metadata_reader':
+    for name in 'compact_pickle', 'distcp_reader', 'metadata_reader':
         tree.new(f'{DCP}/{name}.py', why='to be tested')
 
 

@@ -232,9 +232,10 @@ class TestInstalledPaddle(unittest.TestCase):
             'framework/io_utils.py': 1,  # an import of several names
             'distributed/__init__.py': 0,
             # Two loads of the local restore, one of the reshard, four lines
-            # in whose place the choice of check is called, and the two by
-            # which offloaded arrays were copied, in both.
-            'distributed/flex_checkpoint/dcp/load_state_dict.py': 11,
+            # in whose place the choice of check is called, the loop whose
+            # end is logged, and the two by which offloaded arrays were
+            # copied, in both.
+            'distributed/flex_checkpoint/dcp/load_state_dict.py': 12,
         }
         found = {}
         for name, before, after in self.edited():
@@ -283,19 +284,26 @@ class TestInstalledPaddle(unittest.TestCase):
                 self.assertEqual(len(load.args), 1)
                 self.assertEqual(load.keywords, [])
 
-    def test_check_comes_before_any_statement(self):
+    def test_checks_come_before_any_statement(self):
+        checks = {
+            'load_state_dict': 2,
+            'load_merged_state_dict': 1,
+            'merge_sharded_state_dict': 1,
+        }
         name = 'distributed/flex_checkpoint/dcp/load_state_dict.py'
         for s in ast.parse(self.plan.texts[name]).body:
-            if getattr(s, 'name', '') in (
-                'load_state_dict',
-                'load_merged_state_dict',
-                'merge_sharded_state_dict',
-            ):
-                self.assertEqual(
-                    ast.unparse(s.body[1]),
+            count = checks.pop(getattr(s, 'name', ''), 0)
+            self.assertLessEqual(
+                {ast.unparse(line) for line in s.body[1 : 1 + count]}
+                if count
+                else set(),
+                {
+                    "require_bool('fast_resumable_check', "
+                    'fast_resumable_check)',
                     'num_workers = _resolve_num_workers(num_workers)',
-                    s.name,
-                )
+                },
+            )
+        self.assertEqual(checks, {})
 
     def test_public_name(self):
         tree = ast.parse(self.plan.texts['distributed/__init__.py'])
