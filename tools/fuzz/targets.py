@@ -268,7 +268,7 @@ def _without_chance(outcome):
     blames for what.
     """
     if outcome[0] == 'raises':
-        return re.sub(r'(header: invalid) .*', r'\1', steady(outcome))
+        return re.sub(r'(deserializing header): .*', r'\1', steady(outcome))
     kind, items = outcome[1]
     in_order = [steady(item) for item in items if 0 not in item[1][2]]
     return kind, in_order, sorted(map(steady, items))
