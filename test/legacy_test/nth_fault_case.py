@@ -161,7 +161,7 @@ def queue_method(name):
         with (
             mock.patch.object(io_utils.queue, 'SimpleQueue', kind),
             # What it does not hear of it looks for after so long.
-            mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0.05),
+            mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0.2),
         ):
             yield nth
 

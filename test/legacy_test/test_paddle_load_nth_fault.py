@@ -224,7 +224,7 @@ def load_without_the_nth(number):
 with (
     num_workers_case.small_thresholds(40_000),
     num_workers_case.record_load_threads(),
-    num_workers_case.mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0.05),
+    num_workers_case.mock.patch.object(io_utils, '_MAX_THREAD_DELAY_S', 0.2),
 ):
     expected = load()
     descriptors = num_workers_case.open_descriptors()
