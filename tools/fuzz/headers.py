@@ -232,7 +232,7 @@ def mutate(rng: random.Random, data: bytes, other: bytes) -> bytes:
         )  # fmt: skip
     if kind > 0.95:
         body = parse(other)[1]
-    damaged = bytearray(length.to_bytes(_LENGTH_BYTES, 'little'))
+    damaged = bytearray((length % 2**64).to_bytes(_LENGTH_BYTES, 'little'))
     damaged += encoded + body
     if 0.85 < kind < 0.95:
         at = rng.randrange(min(len(damaged), len(encoded) + 16))
