@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import pickle
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ from paddle.distributed.flex_checkpoint.dcp.utils import (
     check_resumable_locally,
 )
 
-from . import restricted
+from . import restricted, streams
 from .compare import Check, Result, case, shown, steady
 from .seeds import CHECKPOINT_SHAPES, PLAIN_SHAPES
 
@@ -124,12 +125,13 @@ for _code in pickle.SHORT_BINUNICODE[0], pickle.BINUNICODE[0]:
     _HeadUnpickler.dispatch[_code] = _noting(_HeadUnpickler.dispatch[_code])
 
 
-def _head_descriptions(path):
-    """What the file says up to where a reader of a part may end."""
-    with open(path, 'rb') as f:
-        unpickler = _HeadUnpickler(f)
-        with contextlib.suppress(Exception):
-            unpickler.load()
+def _head_descriptions(data):
+    """What a file says up to where a reader of a part may end."""
+    # Without frames, of which this unpickler takes fewer than the C one.
+    pieces = streams.reframed(streams.parse_most(data), None)
+    unpickler = _HeadUnpickler(io.BytesIO(b''.join(pieces)))
+    with contextlib.suppress(Exception):
+        unpickler.load()
     return unpickler.descriptions
 
 
@@ -152,7 +154,9 @@ def _check_partial(check, path):
     )
     for what, end in ('partial', found), ('metadata', whole):
         if end[0] == 'value' and end[1][1] != 'None':
-            if has_whole and steady(end[1]) not in _head_descriptions(path):
+            if has_whole and steady(end[1]) not in _head_descriptions(
+                check.data
+            ):
                 check.require_same(what, expected, end)
         elif end[0] == 'raises':
             check.require(
