@@ -100,7 +100,11 @@ class TestAddressSpace(PressureCase):
         self.assertEqual(end, (True, True, 0))
 
     def test_ladder(self):
-        """From too little for a serial load to enough for threads."""
+        """From too little for a serial load to enough for threads.
+
+        Between is too little for threads, but for those of earlier loads,
+        whose stacks are kept.
+        """
         self.dump_arrays(2)
         most = 2 * self.PAYLOAD_BYTES + (self.WORKERS + 2) * self.STACK_BYTES
         ends = []
@@ -116,7 +120,6 @@ class TestAddressSpace(PressureCase):
             self.assertEqual(warnings, not was_parallel, message)
             ends.append((serial, was_parallel))
         self.assertEqual(ends[0], ('MemoryError', False))
-        self.assertIn((True, False), ends)
         self.assertEqual(ends[-1], (True, True))
 
 
