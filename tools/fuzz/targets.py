@@ -27,7 +27,7 @@ from unittest import mock
 
 import numpy as np
 import paddle
-from paddle.distributed.flex_checkpoint.dcp import distcp_reader
+from paddle.distributed.flex_checkpoint.dcp import compact_pickle, distcp_reader
 from paddle.distributed.flex_checkpoint.dcp import load_state_dict as loader
 from paddle.distributed.flex_checkpoint.dcp.distcp_reader import (
     DistcpFormatError,
@@ -241,11 +241,15 @@ def check_distcp(check: Check) -> Result:
     path = check.write('0_0.distcp')
     expected = check.oracle(_full_load, path)
     arrays = _full_load(path) if expected[0] == 'value' else None
+    min_payload_bytes = check.choose(64 * 1024, 64)
     index = functools.partial(
-        io_utils._index_payloads, min_payload_bytes=check.choose(64 * 1024, 64)
+        io_utils._index_payloads, min_payload_bytes=min_payload_bytes
     )
     with (
         thresholds(check),
+        mock.patch.object(
+            compact_pickle, '_MIN_PAYLOAD_BYTES', min_payload_bytes
+        ),
         mock.patch.object(
             distcp_reader,
             '_index_payloads',

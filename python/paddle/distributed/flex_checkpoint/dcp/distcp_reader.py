@@ -96,6 +96,7 @@ class _Blob(_Inert):
     """
 
     __slots__ = ('length_bytes', 'payload')
+    __hash__ = None  # as that of a bytearray; no key of a tensor is bytes
 
     def __init__(self, length_bytes, payload=None):
         self.length_bytes = length_bytes
@@ -141,11 +142,21 @@ class _Array:
     """
 
     __slots__ = ('shape', 'dtype', 'data', 'is_fortran')
+    __hash__ = None
 
     def __setstate__(self, state):
-        version, self.shape, self.dtype, self.is_fortran, self.data = state
+        version, shape, dtype, is_fortran, data = state
         if version != 1 or type(version) is not int:
             raise ValueError(f'expected version 1, but received {version!r}')
+        if type(data) is bytearray or getattr(data, 'is_bytearray', False):
+            raise ValueError('expected bytes, but received a bytearray')
+        self._set(shape, dtype, is_fortran, data)
+
+    def _set(self, shape, dtype, is_fortran, data):
+        if hasattr(self, 'data'):
+            raise ValueError('expected one state of an array')
+        self.shape, self.dtype = shape, dtype
+        self.is_fortran, self.data = is_fortran, data
 
 
 _ARRAY_ONLY, _DTYPE_ONLY = frozenset((_Array,)), frozenset((_Dtype,))
@@ -154,32 +165,44 @@ _fields_of = operator.attrgetter('shape', 'dtype', 'data', 'is_fortran')
 _NDARRAY = _Inert()
 
 
-@_only_called
-def _reconstruct(subtype, shape, code):
-    if subtype is not _NDARRAY:
-        raise TypeError('expected ndarray, but received another subtype')
-    if shape != (0,) or len(code) != 1:
-        raise TypeError(f'expected (0,) and a code, but received {shape}')
-    return _Array()
+def _noting_stand_ins(arrays, dtypes):
+    """For what makes arrays and dtypes; notes them, in case no dict gets them."""
 
+    @_only_called
+    def reconstruct(subtype, shape, code):
+        if subtype is not _NDARRAY:
+            raise TypeError('expected ndarray, but received another subtype')
+        if shape != (0,) or type(code) is not bytes or code != b'b':
+            raise TypeError(f'expected (0,) and a code, but received {shape}')
+        arrays.append(_Array())
+        return arrays[-1]
 
-@_only_called
-def _frombuffer(data, dtype, shape, order, axes=None):
-    if order not in ('C', 'F', 'K'):
-        raise ValueError(f'expected C, F or K, but received {order!r}')
-    array = _Array()
-    if order == 'K' and axes is not None:
-        # The shape is the one before the axes are permuted.
-        if sorted(axes) != list(range(len(shape))):
-            raise ValueError(f'expected a permutation, but received {axes}')
-        shape = tuple(shape[axis] for axis in axes)
-    array.__setstate__((1, shape, dtype, order != 'C', data))
-    return array
+    @_only_called
+    def frombuffer(data, dtype, shape, order, axes=None):
+        if order not in ('C', 'F', 'K'):
+            raise ValueError(f'expected C, F or K, but received {order!r}')
+        if order == 'K':
+            # The shape is the one before the axes are permuted.
+            if axes is None or sorted(axes) != list(range(len(shape))):
+                raise ValueError(f'expected a permutation, but received {axes}')
+            shape = tuple(shape[axis] for axis in axes)
+        arrays.append(_Array())
+        arrays[-1]._set(shape, dtype, order != 'C', data)
+        return arrays[-1]
 
+    @_only_called
+    def dtype(*args):
+        dtypes.append(_Dtype(*args))
+        return dtypes[-1]
 
-@_only_called
-def _dtype(*args):
-    return _Dtype(*args)
+    # Modules of numpy 2 and of numpy 1.
+    return {
+        ('numpy', 'dtype'): dtype,
+        ('numpy._core.multiarray', '_reconstruct'): reconstruct,
+        ('numpy.core.multiarray', '_reconstruct'): reconstruct,
+        ('numpy._core.numeric', '_frombuffer'): frombuffer,
+        ('numpy.core.numeric', '_frombuffer'): frombuffer,
+    }
 
 
 @_only_called
@@ -187,7 +210,8 @@ def _encode(text, encoding):
     """Protocol 2 has no bytes; they are text, to be encoded on loading."""
     if encoding not in ('latin1', 'latin-1'):
         raise ValueError(f'expected latin1, but received {encoding!r}')
-    return _Blob(len(text.encode('latin-1')))
+    data = text.encode('latin-1')
+    return data if len(data) == 1 else _Blob(len(data))
 
 
 @_only_called
@@ -195,14 +219,8 @@ def _empty_bytes():
     return _Blob(0)
 
 
-# Modules of numpy 2 and of numpy 1; `ndarray` is only passed around.
 _STAND_INS = {
-    ('numpy', 'ndarray'): _NDARRAY,
-    ('numpy', 'dtype'): _dtype,
-    ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy._core.numeric', '_frombuffer'): _frombuffer,
-    ('numpy.core.numeric', '_frombuffer'): _frombuffer,
+    ('numpy', 'ndarray'): _NDARRAY,  # is only passed around
     ('_codecs', 'encode'): _encode,
     ('__builtin__', 'bytes'): _empty_bytes,
 }
@@ -213,18 +231,46 @@ class _ShapeUnpickler(pickle.Unpickler):
 
     def __init__(self, file, **options):
         super().__init__(file, encoding='latin1', **options)
+        self._arrays, self._dtypes = [], []
+        self._stand_ins = {
+            **_STAND_INS,
+            **_noting_stand_ins(self._arrays, self._dtypes),
+        }
         # What the process has registered for EXT opcodes goes past find_class
         # once it is cached.
         copyreg.clear_extension_cache()
 
     def find_class(self, module, name):
         try:
-            return _STAND_INS[module, name]
+            return self._stand_ins[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
                 'expected nothing but numpy arrays, '
                 f'but received {module}.{name}'
             ) from None
+
+    def load(self):
+        """The dict that a file holds, of all arrays that it makes."""
+        value = super().load()
+        if type(value) is not dict:
+            raise ValueError(
+                f'expected a dict, but received {type(value).__name__}'
+            )
+        values = value.values()
+        if not (
+            len(self._arrays) <= len(values)
+            and all(map(operator.is_, self._arrays, values))
+            or {*map(id, self._arrays)}.issubset(map(id, values))
+        ):
+            raise ValueError('expected no array beside those of the dict')
+        # An odd one that is used is refused later, together with its key.
+        used = {id(getattr(array, 'dtype', None)) for array in self._arrays}
+        if any(
+            dtype.item_bytes is None and id(dtype) not in used
+            for dtype in self._dtypes
+        ):
+            raise ValueError('expected no odd dtype beside those of arrays')
+        return value
 
 
 def _check_tensor(array):
@@ -373,10 +419,6 @@ def _checked_arrays(fd, path):
             f'{path}: expected a complete pickle of tensors, '
             f'but received {type(error).__name__}: {error}'
         ) from error
-    if type(arrays) is not dict:
-        raise DistcpFormatError(
-            f'{path}: expected a dict, but received {type(arrays).__name__}'
-        )
     names = arrays.pop(_NAME_TABLE_KEY, None)
     _check_arrays(arrays, path)
     return arrays, names, file.bytes_read

@@ -47,6 +47,7 @@ import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 
 from .distcp_reader import _scan
+from .metadata import LocalTensorIndex
 from .metadata_reader import _read_metadata_head, _SplitTensor
 from .storage_reader import read_stored_places, without_collector
 from .utils import extract_tensor_metadata
@@ -213,6 +214,9 @@ def _difference(place, stored):
 
 def _not_ascribed(head, file_name, wanted):
     """Why a tensor is not this file's according to the whole metadata."""
+    if not {LocalTensorIndex}.issuperset(map(type, head.storage_metadata)):
+        raise _Declined('the storage has other keys')
+    set(head.storage_metadata.values())  # the stock index hashes them
     ascribed = {
         (index.tensor_key, _place_of(index))
         for index, name in head.storage_metadata.items()

@@ -142,6 +142,8 @@ def _check_stored(stored_tensors, names):
         )
     ):
         raise _Declined('its table of names is not of its tensors')
+    if 'UnpackBigParamInfor@@' in stored_tensors:
+        raise _Declined('it may hold tensors that were split')
     for key, stored in stored_tensors.items():
         if stored.dtype.code not in _CONVERTED_CODES:
             raise _Declined(f'{key!r} has the dtype {stored.dtype.code}')

@@ -134,7 +134,7 @@ class _MetadataUnpickler(pickle.Unpickler):
     """Admits the metadata classes, by name, and nothing else."""
 
     def __init__(self, data):
-        super().__init__(io.BytesIO(data))
+        super().__init__(io.BufferedReader(io.BytesIO(data), 4096))
         # What the process has registered for EXT opcodes goes past find_class
         # once it is cached.
         copyreg.clear_extension_cache()

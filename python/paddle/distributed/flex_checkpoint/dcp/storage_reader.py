@@ -181,7 +181,8 @@ def _load_storage(path):
     emptied = []
     stand_ins = _stand_ins(emptied)
     try:
-        with io.BufferedReader(_open_regular(path)) as f:
+        raw = _open_regular(path)
+        with io.BufferedReader(raw, raw._blksize) as f:
             whole = _StandInUnpickler(f, stand_ins).load()
         if any(emptied):
             raise _NotRecognised('a state has another use')
