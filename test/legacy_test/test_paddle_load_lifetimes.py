@@ -17,6 +17,7 @@
 import gc
 import os
 import pickle
+import signal
 import sys
 import threading
 import unittest
@@ -37,7 +38,7 @@ from num_workers_case import (
     small_thresholds,
 )
 from parameterized import parameterized
-from pressure_case import in_child, run_script
+from pressure_case import DEADLINE_S, in_child, run_script
 
 PAYLOAD_COUNT = 4
 
@@ -142,6 +143,64 @@ class TestFork(LifetimeCase):
             return_list=True,
         )
         return np.concatenate([rows.numpy() for (rows,) in loader]).tolist()
+
+
+# What an object does while it is unpickled.
+_while_unpickled = []
+
+
+def _run_while_unpickled():
+    return _while_unpickled[-1]()
+
+
+class RunsWhileUnpickled:
+    def __reduce__(self):
+        return _run_while_unpickled, ()
+
+
+class TestForkInside(LifetimeCase):
+    """The child has a load that is under way, but none of its threads."""
+
+    def load_in_both(self, in_child_then):
+        """The child's exit status; it ends by a signal if it hangs."""
+        reading, go_on, pids = threading.Event(), threading.Event(), []
+
+        def stand_in(preadv, *args):
+            reading.set()
+            go_on.wait()
+            return preadv(*args)
+
+        def fork():
+            if not pids:  # not again where the child loads serially
+                reading.wait()
+                pids.append(os.fork())
+                go_on.set()
+                if not pids[0]:
+                    signal.alarm(DEADLINE_S)
+                    in_child_then()
+            return 'text'
+
+        _while_unpickled.append(fork)
+        self.addCleanup(_while_unpickled.clear)
+        large = [bytes([n]) * LARGE_BYTES for n in range(4)]
+        self.dump([RunsWhileUnpickled(), *large])
+        is_right = False
+        try:
+            with preadv_replaced(stand_in), log_records():
+                is_right = self.unpickle(2) == ['text', *large]
+        except SystemExit:
+            is_right = True
+        finally:
+            if pids == [0]:
+                os._exit(0 if is_right else 1)
+        self.assertTrue(is_right)
+        return os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1])
+
+    def test_child_goes_on(self):
+        self.assertEqual(self.load_in_both(lambda: None), 0)
+
+    def test_child_leaves(self):
+        self.assertEqual(self.load_in_both(sys.exit), 0)
 
 
 class TestThreads(LifetimeCase):

@@ -604,7 +604,8 @@ class _ParallelPayloads:
         self._arrivals = queue.SimpleQueue()  # reentrant, waits in C
         workers = min(num_workers, len(pieces))
         self._states, self._thread_ids = [_STARTING] * workers, [None] * workers
-        self._started = []
+        self._started, self._deadline_s = [], None
+        self._process_id = os.getpid()
 
     def start(self):
         """Start the threads, in C: none starts without being counted here."""
@@ -617,7 +618,9 @@ class _ParallelPayloads:
                 )
             )
         except (RuntimeError, MemoryError) as error:
-            raise _ReadFault(f'no thread to read with: {error}') from error
+            raise _ReadFault(
+                f'no thread to read with: {type(error).__name__}: {error}'
+            ) from error
 
     def _work(self, worker):
         # First of all: who closes looks at the states afterwards.
@@ -663,12 +666,12 @@ class _ParallelPayloads:
         try:
             self._arrivals.get(timeout=_MAX_THREAD_DELAY_S)
         except queue.Empty:
-            # Without memory, or at the interpreter's end, a thread may end
-            # before its first instruction.
+            # Without memory a thread may end before its first instruction; in
+            # a child forked meanwhile there is none.
             if (
-                _RUNNING not in self._states
-                and self._outcomes[self._complete] is None
-            ):
+                _RUNNING not in self._states or os.getpid() != self._process_id
+            ) and self._outcomes[self._complete] is None:
+                self._deadline_s = 0.0  # none is waited for again
                 raise _ReadFault('no thread runs to read with') from None
 
     def __enter__(self):
@@ -681,13 +684,14 @@ class _ParallelPayloads:
         recursion, this can.
         """
         interrupt, pause_s = None, _MIN_POLL_S
-        deadline_s = time.monotonic() + _MAX_THREAD_DELAY_S
+        if self._deadline_s is None:
+            self._deadline_s = time.monotonic() + _MAX_THREAD_DELAY_S
         while True:
             try:
                 self._closed = True
-                while (
+                while os.getpid() == self._process_id and (
                     _RUNNING in self._states
-                    or time.monotonic() < deadline_s
+                    or time.monotonic() < self._deadline_s
                     and (
                         _STARTING in self._states[: len(self._started)]
                         or any(
@@ -786,6 +790,8 @@ def _in_parallel_or_serially(in_parallel, serially, path, num_workers):
 def _check_platform():
     if sys.implementation.name != 'cpython' or not hasattr(os, 'preadv'):
         raise _StreamUnsuited('this platform has no parallel path')
+    if sys.is_finalizing():
+        raise _StreamUnsuited('the interpreter starts no thread at its end')
 
 
 def _load_pickle_in_parallel(serial_load, f, num_workers):

@@ -165,20 +165,32 @@ _fields_of = operator.attrgetter('shape', 'dtype', 'data', 'is_fortran')
 _NDARRAY = _Inert()
 
 
-def _noting_stand_ins(arrays, dtypes):
-    """For what makes arrays and dtypes; notes them, in case no dict gets them."""
+class _Noting(_Inert):
+    """Called like a function; notes what it makes, in case no dict gets it."""
 
-    @_only_called
-    def reconstruct(subtype, shape, code):
+    __slots__ = ('_made',)
+
+    def __init__(self, made):
+        self._made = made
+
+
+class _Reconstruct(_Noting):
+    __slots__ = ()
+
+    def __call__(self, subtype, shape, code):
         if subtype is not _NDARRAY:
             raise TypeError('expected ndarray, but received another subtype')
         if shape != (0,) or type(code) is not bytes or code != b'b':
             raise TypeError(f'expected (0,) and a code, but received {shape}')
-        arrays.append(_Array())
-        return arrays[-1]
+        array = _Array()
+        self._made.append(array)
+        return array
 
-    @_only_called
-    def frombuffer(data, dtype, shape, order, axes=None):
+
+class _FromBuffer(_Noting):
+    __slots__ = ()
+
+    def __call__(self, data, dtype, shape, order, axes=None):
         if order not in ('C', 'F', 'K'):
             raise ValueError(f'expected C, F or K, but received {order!r}')
         if order == 'K':
@@ -186,23 +198,19 @@ def _noting_stand_ins(arrays, dtypes):
             if axes is None or sorted(axes) != list(range(len(shape))):
                 raise ValueError(f'expected a permutation, but received {axes}')
             shape = tuple(shape[axis] for axis in axes)
-        arrays.append(_Array())
-        arrays[-1]._set(shape, dtype, order != 'C', data)
-        return arrays[-1]
+        array = _Array()
+        array._set(shape, dtype, order != 'C', data)
+        self._made.append(array)
+        return array
 
-    @_only_called
-    def dtype(*args):
-        dtypes.append(_Dtype(*args))
-        return dtypes[-1]
 
-    # Modules of numpy 2 and of numpy 1.
-    return {
-        ('numpy', 'dtype'): dtype,
-        ('numpy._core.multiarray', '_reconstruct'): reconstruct,
-        ('numpy.core.multiarray', '_reconstruct'): reconstruct,
-        ('numpy._core.numeric', '_frombuffer'): frombuffer,
-        ('numpy.core.numeric', '_frombuffer'): frombuffer,
-    }
+class _MakeDtype(_Noting):
+    __slots__ = ()
+
+    def __call__(self, *args):
+        dtype = _Dtype(*args)
+        self._made.append(dtype)
+        return dtype
 
 
 @_only_called
@@ -232,9 +240,16 @@ class _ShapeUnpickler(pickle.Unpickler):
     def __init__(self, file, **options):
         super().__init__(file, encoding='latin1', **options)
         self._arrays, self._dtypes = [], []
+        reconstruct = _Reconstruct(self._arrays)
+        from_buffer = _FromBuffer(self._arrays)
+        # Modules of numpy 2 and of numpy 1.
         self._stand_ins = {
+            ('numpy', 'dtype'): _MakeDtype(self._dtypes),
+            ('numpy._core.multiarray', '_reconstruct'): reconstruct,
+            ('numpy.core.multiarray', '_reconstruct'): reconstruct,
+            ('numpy._core.numeric', '_frombuffer'): from_buffer,
+            ('numpy.core.numeric', '_frombuffer'): from_buffer,
             **_STAND_INS,
-            **_noting_stand_ins(self._arrays, self._dtypes),
         }
         # What the process has registered for EXT opcodes goes past find_class
         # once it is cached.

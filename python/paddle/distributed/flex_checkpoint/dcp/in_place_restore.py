@@ -278,12 +278,15 @@ def _read_payloads(fd, plan, num_workers):
             reader.start()
             for _ in plan.payloads:
                 reader.take()
-    except _ReadFault as fault:
+    except Exception as error:
+        what = str(error)
+        if not isinstance(error, _ReadFault):
+            what = f'{type(error).__name__}: {what}'
         keys = [pair.key for pair in _touched(plan, reader)]
         raise _ReadFault(
-            f'{fault}; overwritten already, in part or whole: '
+            f'{what}; overwritten already, in part or whole: '
             f'{", ".join(keys) or "no tensor"}'
-        ) from fault
+        ) from error
     finally:
         for pair in _touched(plan, reader):
             pair.tensor._bump_inplace_version()
