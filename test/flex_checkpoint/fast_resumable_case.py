@@ -74,6 +74,16 @@ def metadata_of(shards, files):
     )
 
 
+@contextlib.contextmanager
+def logged():
+    """Yields what is called for each line, whatever its level."""
+    with (
+        mock.patch.object(fast_resumable.logger, 'info') as info,
+        mock.patch.object(fast_resumable.logger, 'warning', info),
+    ):
+        yield info
+
+
 class CheckpointTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -156,7 +166,7 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(self.gathered, [])
 
     def check_log(self, state_dict, expected, *words, rank=None):
-        with mock.patch.object(fast_resumable.logger, 'info') as info:
+        with logged() as info:
             self.assertIs(self.fast(state_dict, rank), expected)
         info.assert_called_once()
         for word in words:

@@ -24,6 +24,7 @@ import paddle
 from fast_resumable_case import (
     SEED,
     CheckpointTest,
+    logged,
     metadata_of,
     shard,
 )
@@ -171,12 +172,18 @@ class TestOwnFile(CheckpointTest):
             self.data = f.read()
 
     def check_false(self, *words):
-        with mock.patch.object(fast_resumable.logger, 'info') as info:
+        with logged() as info:
             self.fast(self.tensors)
         self.assertEqual(info.call_args[0][0].count(self.data_path()), 1)
         self.check_log(self.tensors, False, 'not resumable', *words)
         self.check_log(self.tensors, False, 'not resumable', *words, rank=0)
         self.assertEqual(self.gathered, [False])
+
+    def check_warnings(self, count):
+        """A file that is not what was saved is worth one, another rank's not."""
+        with mock.patch.object(fast_resumable.logger, 'warning') as warning:
+            self.fast(self.tensors)
+        self.assertEqual(warning.call_count, count)
 
     def test_damaged(self):
         for length in (0, 1, 100, len(self.data) // 2, len(self.data) - 1):
@@ -208,13 +215,16 @@ class TestOwnFile(CheckpointTest):
             self.metadata_path,
         )
         self.check_false('unreadable')
+        self.check_warnings(1)
 
     def test_holds_other_shapes(self):
         self.dump({'a': np.ones((3, 2)), 'b': np.ones((300, 200))},
                   self.data_path())  # fmt: skip
         self.check_false("'a'", 'shape (2, 3)', 'file has (3, 2).')
+        self.check_warnings(1)
         self.dump({'a': np.ones((2, 3))}, self.data_path())
         self.check_false("'b'", 'missing in the file')
+        self.check_warnings(0)
         self.dump({}, self.data_path())
         self.check_false("'a'", 'missing in the file; 1 other as well')
 

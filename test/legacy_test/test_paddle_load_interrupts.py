@@ -15,6 +15,7 @@
 """Ctrl-C while paddle.load(num_workers=...) reads."""
 
 import contextlib
+import functools
 import itertools
 import os
 import pickle
@@ -29,9 +30,11 @@ from num_workers_case import (
     LARGE_BYTES,
     NumWorkersCase,
     load_threads,
+    log_records,
     preadv_replaced,
     small_thresholds,
     thread_starts_replaced,
+    warnings_in,
 )
 from paddle.framework import io_utils
 from parameterized import parameterized
@@ -265,6 +268,95 @@ class TestEveryInstruction(InterruptCase):
         self.assertEqual(
             places, {'start', 'take', '_await_arrival', '__exit__'}
         )
+
+
+class Deadline(ValueError):
+    """Of a class that damaged files raise too."""
+
+
+class CallableHandler:
+    def __call__(self, *args):
+        raise Deadline('an object')
+
+    def method(self, *args):
+        raise Deadline('a method')
+
+
+def handler(*args):
+    raise Deadline('a function')
+
+
+HANDLERS = (
+    (handler,),
+    (CallableHandler(),),
+    (CallableHandler().method,),
+    (functools.partial(handler, 1),),
+)
+
+
+class TestOtherSignals(InterruptCase):
+    """What a handler raises comes out, whatever it is and wherever it struck."""
+
+    def install(self, handler):
+        old = signal.signal(signal.SIGALRM, handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, old)
+
+    def check_comes_out(self, owner, name):
+        """The alarm goes off in every single call of a function, in turn."""
+        call = getattr(owner, name)
+        for number in itertools.count(1):
+            countdown = iter(range(number - 1))
+
+            def stand_in(*args, countdown=countdown):
+                if next(countdown, None) is None:
+                    signal.raise_signal(signal.SIGALRM)
+                return call(*args)
+
+            with (
+                self.subTest(number),
+                small_thresholds(),
+                mock.patch.object(owner, name, stand_in),
+                log_records() as records,
+            ):
+                try:
+                    self.unpickle(2, serial_load=self.serial_load)
+                except Deadline:
+                    pass
+                else:
+                    break
+            self.assertEqual(warnings_in(records), [])
+            self.assertEqual(load_threads(), set())
+        self.assertGreater(number, 1)
+        self.assertEqual(self.serial_loads, [])
+
+    @parameterized.expand(HANDLERS)
+    def test_in_reads_of_opcodes(self, handler):
+        self.install(handler)
+        self.check_comes_out(os, 'pread')
+
+    @parameterized.expand([('take',), ('start',), ('__exit__',)])
+    def test_in_the_reader(self, name):
+        self.install(handler)
+        self.check_comes_out(READER, name)
+
+    def test_error_that_was_handled_before(self):
+        """One that an earlier load ended by is not raised again."""
+        self.install(handler)
+        self.dump([Fails(), bytes(LARGE_BYTES)])
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except Deadline:
+            with small_thresholds(), self.assertRaisesRegex(ValueError, 'file'):
+                self.unpickle(2)
+
+
+def fail():
+    raise ValueError('of the file')
+
+
+class Fails:
+    def __reduce__(self):
+        return fail, ()
 
 
 class TestThreads(InterruptCase):

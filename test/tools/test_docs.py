@@ -34,6 +34,7 @@ PAGES = (
     'README.md',
     'CONTRIBUTING.md',
     'CHANGELOG.md',
+    'docs/hardening.md',
     'docs/loader.md',
     'docs/unpickler.md',
 )

@@ -95,7 +95,8 @@ class Worker:
             text=True,
         )
         if done.returncode != 0:
-            raise ForkError(f'{done.stderr}the load failed (see above)')
+            *_, last = done.stderr.strip().splitlines() or ['no reason told']
+            raise ForkError(f'{" ".join(map(str, args))}: {last}')
         # Paddle may print lines of its own before ours.
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -138,7 +139,7 @@ def available_memory_bytes() -> int:
 
 
 def settle_memory(size_bytes: int) -> None:
-    """Touches as much memory as a load needs, and gives it back.
+    """Touches so much memory, and gives it back.
 
     A virtual machine gets memory from its host when it is first touched, a
     second or more per GiB. Which load meets that is chance, so none should.
@@ -170,7 +171,8 @@ def compare(worker: Worker, path: Path, num_workers: int, runs: int) -> int:
     for number in range(total):
         result, workers = way = ways[number % len(ways)]
         step(f'load {number + 1} of {total}: {result}, num_workers={workers}')
-        settle_memory(path.stat().st_size)
+        # Twice what the load needs, for other processes take of it too.
+        settle_memory(2 * path.stat().st_size)
         measured[way].append(
             worker('load', path, '--result', result, '--num-workers', workers)
         )
@@ -178,6 +180,12 @@ def compare(worker: Worker, path: Path, num_workers: int, runs: int) -> int:
     size = f'{file_bytes / 1e9:.2f} GB'
     print(f'\n{path.name}: {size}, {counted(runs, "run")} each\n')
     print(table(measured, file_bytes))
+    load_average, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load_average > cores:
+        print(
+            f'The machine was busy (load average {load_average:.1f} on '
+            f'{counted(cores, "core")}): run it again when it is not.'
+        )
     return verdict(measured)
 
 

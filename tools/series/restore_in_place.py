@@ -30,6 +30,7 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
         'flex_checkpoint/rank_faults_case.py',
         'flex_checkpoint/ranks_case.py',
         'flex_checkpoint/restore_in_place_case.py',
+        'flex_checkpoint/test_load_state_dict_signals.py',
         'flex_checkpoint/test_rank_faults.py',
         'flex_checkpoint/test_restore_in_place.py',
         'flex_checkpoint/test_restore_in_place_counts.py',

@@ -24,6 +24,7 @@ import numbers
 import os
 import pickle
 import queue
+import signal
 import stat
 import sys
 import threading
@@ -769,13 +770,16 @@ def _in_parallel_or_serially(in_parallel, serially, path, num_workers):
     try:
         return in_parallel()
     except _StreamUnsuited as reason:
+        _raise_signalled(reason)
         _logger.debug(f'{path} is loaded serially: {reason}.')
     except _ReadFault as fault:
+        _raise_signalled(fault)
         _logger.warning(
             f'{path} could not be read with num_workers={num_workers} '
             f'({fault}); it is loaded serially.'
         )
     except Exception as error:
+        _raise_signalled(error)
         # Kept as text: the error's frames hold the payloads.
         failure = f'{type(error).__name__}: {error}'
     value = serially()
@@ -785,6 +789,34 @@ def _in_parallel_or_serially(in_parallel, serially, path, num_workers):
             f'({failure}) and was loaded serially.'
         )
     return value
+
+
+def _raise_signalled(error):
+    """Raise an error, or its cause, if the handler of a signal raised it.
+
+    It is meant for the caller, as that of Ctrl-C is, who will not get it a
+    second time; but it may be of any class, and met us anywhere.
+    """
+    codes = {
+        _code_of(signal.getsignal(number)) for number in signal.valid_signals()
+    } - {None}
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code in codes:
+                raise error
+            trace = trace.tb_next
+        error = error.__cause__
+
+
+def _code_of(handler):
+    """The code of a signal's handler, None if it has none in Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, '__func__', handler)
+    if callable(function) and not hasattr(function, '__code__'):
+        function = type(function).__call__
+    return getattr(function, '__code__', None)
 
 
 def _check_platform():

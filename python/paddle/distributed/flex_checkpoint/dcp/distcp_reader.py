@@ -44,6 +44,7 @@ from paddle.framework.io_utils import (
     _open_regular,
     _Payload,
     _PayloadStream,
+    _raise_signalled,
 )
 
 from .compact_pickle import TOKEN, CountedFile, read_compact
@@ -393,7 +394,8 @@ class _CompactUnpickler(_ShapeUnpickler):
         """What the file holds; None if that is not certain."""
         try:
             value = super().load()
-        except Exception:  # damaged pickles raise errors of any class
+        except Exception as error:  # damaged pickles raise any error
+            _raise_signalled(error)
             return None
         return value if next(self._payloads, self) is self else None
 

@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import paddle
 from paddle.distributed.fleet.utils.log_util import logger
+from paddle.framework.io_utils import _raise_signalled
 
 from .distcp_reader import _scan
 from .metadata import LocalTensorIndex
@@ -67,10 +68,14 @@ _DATA_FILE_NAME = re.compile(
 
 
 class _Verdict(NamedTuple):
-    """What one rank finds out alone; `answer` is None where it declines."""
+    """What one rank finds out alone; `answer` is None where it declines.
+
+    With `is_damage` the file is not what the metadata says it is.
+    """
 
     answer: bool | None
     reason: str
+    is_damage: bool = False
 
 
 class _Declined(Exception):
@@ -305,9 +310,11 @@ def _decide(metadata_path, path, state_dict, use_dist):
     try:
         file_shapes, scanned_bytes = _scan(file_path)
     except Exception as error:  # another rank must not wait for this one
+        _raise_signalled(error)
         return _Verdict(
             False,
             f'{file_path} is unreadable: {_without_path(error, file_path)}',
+            is_damage=True,
         )
     count = len(wanted_shapes) + len(wanted)
     stored_shapes = {
@@ -336,7 +343,12 @@ def _decide(metadata_path, path, state_dict, use_dist):
         else:
             _check_first_entries(head, file_name, use_dist)
     if mismatches:
-        return _refusal(mismatches, file_path)
+        return _refusal(mismatches, file_path)._replace(
+            is_damage=any(
+                file_shapes.get(key, shape) != shape
+                for key, shape in stored_shapes.items()
+            )
+        )
     elapsed_ms = (time.perf_counter() - started_s) * 1e3
     return _Verdict(
         True,
@@ -462,8 +474,10 @@ def _answer(
             decide, metadata_path, path, state_dict, use_dist
         )
     except _Declined as declined:
+        _raise_signalled(declined)
         verdict = _Verdict(None, str(declined))
     except Exception as error:  # the stock check is right for all that is left
+        _raise_signalled(error)
         verdict = _Verdict(None, f'{type(error).__name__}: {error}')
     told = f"'{path}'"
     if use_dist:
@@ -483,7 +497,8 @@ def _answer(
     reason = verdict.reason
     if verdict.answer:
         reason = _who_cannot(answers, process_group)
-    logger.info(f'{told} is not resumable locally: {reason}.')
+    log = logger.warning if verdict.is_damage else logger.info
+    log(f'{told} is not resumable locally: {reason}.')
     return False
 
 

@@ -40,6 +40,7 @@ import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.framework.io_utils import (
     _ParallelPayloads,
+    _raise_signalled,
     _read_at,
     _ReadFault,
     _resolve_num_workers,
@@ -340,9 +341,11 @@ def _restore_in_place(state_dict, path, use_dist, num_workers):
             plan = _plan_restore(file_path, f.fileno(), state_dict)
             buffers = _read_payloads(f.fileno(), plan, num_workers)
     except (OSError, DistcpFormatError, _Declined) as reason:
+        _raise_signalled(reason)
         logger.debug(f'{file_path} is restored the general way: {reason}.')
         return False
     except _ReadFault as fault:
+        _raise_signalled(fault)
         logger.warning(
             f'{file_path} could not be read with num_workers={num_workers} '
             f'({fault}); it is loaded the general way.'

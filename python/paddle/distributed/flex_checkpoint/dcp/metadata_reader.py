@@ -44,7 +44,11 @@ import re
 from typing import NamedTuple
 
 import paddle
-from paddle.framework.io_utils import _open_regular, _read_at
+from paddle.framework.io_utils import (
+    _open_regular,
+    _raise_signalled,
+    _read_at,
+)
 
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
@@ -236,7 +240,8 @@ def _load_cut(buffer, place, opcodes):
     unpickler = _MetadataUnpickler(data)
     try:
         key, shards, *following = unpickler.load()
-    except Exception:  # bytes that are no pickle raise errors of any class
+    except Exception as error:  # bytes that are no pickle raise any error
+        _raise_signalled(error)
         return None
     if key != 'state_dict_metadata' or not _is_state_dict_metadata(shards):
         return None
@@ -297,7 +302,8 @@ def _load_whole(head, place):
             metadata.state_dict_metadata,
             metadata.storage_metadata,
         )
-    except Exception:  # as in _load_cut
+    except Exception as error:  # as in _load_cut
+        _raise_signalled(error)
         return None
     if not _is_state_dict_metadata(shards) or not isinstance(storage, dict):
         return None
@@ -379,8 +385,8 @@ def _check_beginning(head):
             _WholeUnpickler(head.buffer).load()
         except _SplitTensor:
             raise
-        except Exception:  # it has no end
-            pass
+        except Exception as error:  # it has no end
+            _raise_signalled(error)
 
 
 def load_state_dict_metadata(
@@ -430,6 +436,7 @@ def load_state_dict_metadata(
     except OSError:
         raise
     except Exception as error:  # paddle.load raises what unpickling raises
+        _raise_signalled(error)
         raise ValueError(
             f'Expected {path} to hold the Metadata of a checkpoint, but it '
             f'cannot be loaded: {type(error).__name__}: {error}'
