@@ -43,7 +43,7 @@ def adopt_payloads(tree: Tree) -> None:
 
     Measured with 2 GiB on tmpfs, Tensor results, 2 cores, 4 workers,
     medians of 5 in one process, against a serial load: tensors of 256 MiB
-    1963 -> 159 ms, 16 MiB 850 -> 250 ms, 2 MiB 663 -> 238 ms; peak memory in
+    1935 -> 140 ms, 16 MiB 671 -> 151 ms, 2 MiB 535 -> 179 ms; peak memory in
     a fresh process with 256 MiB tensors 1.13 -> 1.00 times the payload.
     """
     io = tree.add(

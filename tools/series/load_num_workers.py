@@ -51,8 +51,8 @@ def load_num_workers(tree: Tree) -> None:
     wait for it.
 
     Measured with 2 GiB on tmpfs, NumPy results, 2 cores, 4 workers,
-    medians of 5 in one process: tensors of 256 MiB 995 -> 162 ms, 16 MiB
-    1037 -> 214 ms, 2 MiB 1098 -> 923 ms. Without the option nothing changes.
+    medians of 5 in one process: tensors of 256 MiB 976 -> 123 ms, 16 MiB
+    986 -> 184 ms, 2 MiB 1010 -> 592 ms. Without the option nothing changes.
     """
     tree.refuse(
         'framework/parallel_pickle_load.py',
