@@ -110,6 +110,8 @@ class TestCommands(unittest.TestCase):
         if words[0] == 'export':  # export "$(python3 ... build)"
             words = shlex.split(words[1].removeprefix('$(').removesuffix(')'))
         program, *rest = words
+        if rest[:2] == ['-m', 'pip']:
+            program, rest = 'pip', rest[2:]
         if program in ('python', 'python3', '.venv/bin/python'):
             self.check_script(*rest)
         elif program in PROGRAMS:
@@ -138,6 +140,8 @@ class TestCommands(unittest.TestCase):
         text = ' '.join(rest)
         if program == 'pip' and 'paddlepaddle' in text:
             self.assertIn(wheel.pinned_paddle(Project()), rest)
+        if program == 'pip' and '-r' in rest:
+            self.assertTrue((ROOT / rest[rest.index('-r') + 1]).is_file())
         if program == 'cmake':
             lists = (ROOT / 'CMakeLists.txt').read_text()
             for option in re.findall(r'-D(\w+)=', text):
