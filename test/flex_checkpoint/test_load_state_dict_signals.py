@@ -66,10 +66,10 @@ class TestSignals(unittest.TestCase):
         self.addCleanup(signal.signal, signal.SIGALRM, old)
         pread = os.pread
         for number in itertools.count(1):
-            countdown = iter(range(number - 1))
+            countdown = iter(range(number))
 
-            def stand_in(*args, countdown=countdown):
-                if next(countdown, None) is None:
+            def stand_in(*args, countdown=countdown, last=number - 1):
+                if next(countdown, None) == last:
                     signal.raise_signal(signal.SIGALRM)
                 return pread(*args)
 

@@ -305,10 +305,10 @@ class TestOtherSignals(InterruptCase):
         """The alarm goes off in every single call of a function, in turn."""
         call = getattr(owner, name)
         for number in itertools.count(1):
-            countdown = iter(range(number - 1))
+            countdown = iter(range(number))
 
-            def stand_in(*args, countdown=countdown):
-                if next(countdown, None) is None:
+            def stand_in(*args, countdown=countdown, last=number - 1):
+                if next(countdown, None) == last:
                     signal.raise_signal(signal.SIGALRM)
                 return call(*args)
 
