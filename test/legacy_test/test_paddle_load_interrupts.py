@@ -339,6 +339,25 @@ class TestOtherSignals(InterruptCase):
         self.install(handler)
         self.check_comes_out(READER, name)
 
+    def test_while_threads_are_started(self):
+        """Of the class that a thread which cannot be started raises."""
+
+        def unlucky(*args):
+            raise RuntimeError('alarm')
+
+        def alarmed(start, *args):
+            signal.raise_signal(signal.SIGALRM)
+            return start(*args)
+
+        self.install(unlucky)
+        with (
+            small_thresholds(),
+            thread_starts_replaced(alarmed),
+            self.assertRaisesRegex(RuntimeError, '^alarm$'),
+        ):
+            self.unpickle(2, serial_load=self.serial_load)
+        self.assertEqual(self.serial_loads, [])
+
     def test_error_that_was_handled_before(self):
         """One that an earlier load ended by is not raised again."""
         self.install(handler)

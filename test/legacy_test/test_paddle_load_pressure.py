@@ -130,7 +130,7 @@ class TestDescriptors(PressureCase):
         used = len(os.listdir('/proc/self/fd')) - 1
         expected = outcome(self.load, 1)
         ends = []
-        for more in range(-2, 4):
+        for more in range(-2, 10):
             serial, _, _ = in_child(self.end_below, used + more, 1)
             parallel, was_parallel, warnings = in_child(
                 self.end_below, used + more, 3

@@ -18,6 +18,7 @@ import collections
 import errno
 import gc
 import os
+import signal
 import threading
 import unittest
 import weakref
@@ -165,6 +166,25 @@ class TestFaults(FaultCase):
             self.load()
         self.assertEqual(load_threads(), set())
         self.assertEqual(records, [])
+
+    def test_alarm_while_the_header_is_read(self):
+        """Its handler raises what a file that cannot be opened does."""
+
+        def handler(*args):
+            raise OSError('alarm')
+
+        old = signal.signal(signal.SIGALRM, handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, old)
+        with (
+            small_thresholds(),
+            mock.patch.object(
+                os.path,
+                'samestat',
+                lambda *_: signal.raise_signal(signal.SIGALRM),
+            ),
+            self.assertRaisesRegex(OSError, '^alarm$'),
+        ):
+            self.load()
 
     def test_memory_is_free_when_the_library_loads(self):
         """What was read before a fault is not held meanwhile."""
