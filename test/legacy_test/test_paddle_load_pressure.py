@@ -115,7 +115,10 @@ class TestAddressSpace(PressureCase):
             )
             message = f'{more_bytes} bytes: {serial}, {parallel}, {ends}'
             self.assertIn(serial, (True, 'MemoryError'), message)
-            self.assertEqual(parallel, serial, message)
+            self.assertIn(parallel, (True, 'MemoryError'), message)
+            # Below that, memory left over from other loads decides.
+            if more_bytes >= 2 * self.PAYLOAD_BYTES:
+                self.assertEqual(parallel, serial, message)
             # An attempt that could not go on said so.
             self.assertEqual(warnings, not was_parallel, message)
             ends.append((serial, was_parallel))
