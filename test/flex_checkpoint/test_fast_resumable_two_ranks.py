@@ -18,10 +18,7 @@ import json
 import os
 import pickle
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
@@ -30,6 +27,7 @@ import paddle
 import paddle.distributed as dist
 from paddle.distributed.flex_checkpoint.dcp import load_state_dict as loader
 from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
+from ranks_case import RanksCase
 
 # A launch takes 5 s on two cores; what hangs is ended, not waited for.
 LIMIT_S = 120
@@ -178,47 +176,13 @@ def truncate(metadata_path):
     os.truncate(metadata_path, os.path.getsize(metadata_path) - 5)
 
 
-class TwoRanksTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def launch(self, what):
+class TestTwoRanks(RanksCase):
+    def launch_both(self, what):
         """Run both ranks; -> (exit status, output of both)."""
-        package_root = os.path.dirname(os.path.dirname(paddle.__file__))
-        process = subprocess.Popen(
-            [
-                *(sys.executable, '-m', 'paddle.distributed.launch'),
-                *('--nproc_per_node', '2', '--backend', 'gloo'),
-                *('--log_dir', os.path.join(self.folder, 'log')),
-                *(os.path.abspath(__file__), what, self.folder),
-            ],
-            env={**os.environ, 'PYTHONPATH': package_root},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.fail(f'hung: {process.communicate()[0][-3000:]}')
-        return process.returncode, output + self.logs()
+        return self.launch(2, __file__, what, self.folder, limit_s=LIMIT_S)
 
-    def logs(self):
-        texts = []
-        for folder, _, names in os.walk(os.path.join(self.folder, 'log')):
-            for name in names:
-                with open(os.path.join(folder, name), errors='replace') as f:
-                    texts.append(f.read())
-        return '\n'.join(texts)
-
-
-class TestTwoRanks(TwoRanksTest):
     def test_all_ranks_take_the_same_branch(self):
-        status, output = self.launch('all')
+        status, output = self.launch_both('all')
         self.assertEqual(status, 0, output[-5000:])
         results = []
         for rank in (0, 1):
@@ -265,12 +229,12 @@ class TestTwoRanks(TwoRanksTest):
                 self.assertEqual(outcome['collectives'], ['bool'])
 
     def test_metadata_missing_on_one_rank(self):
-        status, output = self.launch('missing')
+        status, output = self.launch_both('missing')
         self.assertNotEqual(status, 0)
         self.assertIn('No metadata file', output)
 
     def test_metadata_truncated_on_one_rank(self):
-        status, output = self.launch('truncated')
+        status, output = self.launch_both('truncated')
         self.assertNotEqual(status, 0)
         self.assertIn('does not apply', output)
         self.assertIn('0.metadata', output)

@@ -15,10 +15,7 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
@@ -30,6 +27,7 @@ from paddle.distributed.flex_checkpoint.dcp import (
 from paddle.distributed.flex_checkpoint.dcp import (
     load_state_dict as loader,
 )
+from ranks_case import RanksCase
 
 # A launch takes 5 s on two cores; what hangs is ended, not waited for.
 LIMIT_S = 120
@@ -98,38 +96,14 @@ def run_rank(folder):
         json.dump(results, f)
 
 
-class TestTwoRanks(unittest.TestCase):
-    def launch(self, folder):
-        """Run both ranks; -> what each of them saw."""
-        roots = [os.path.dirname(os.path.dirname(paddle.__file__))]
-        log = os.path.join(folder, 'log')
-        process = subprocess.Popen(
-            [
-                *(sys.executable, '-m', 'paddle.distributed.launch'),
-                *('--nproc_per_node', '2', '--backend', 'gloo'),
-                *('--log_dir', log, os.path.abspath(__file__), folder),
-            ],
-            env={**os.environ, 'PYTHONPATH': os.pathsep.join(roots)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.fail(f'hung: {process.communicate()[0][-3000:]}')
-        self.assertEqual(process.returncode, 0, output[-5000:])
+class TestTwoRanks(RanksCase):
+    def test_each_rank_restores_its_own(self):
+        status, output = self.launch(2, __file__, self.folder, limit_s=LIMIT_S)
+        self.assertEqual(status, 0, output[-5000:])
         results = []
         for rank in (0, 1):
-            with open(os.path.join(folder, f'{rank}.json')) as f:
+            with open(os.path.join(self.folder, f'{rank}.json')) as f:
                 results.append(json.load(f))
-        return results
-
-    def test_each_rank_restores_its_own(self):
-        with tempfile.TemporaryDirectory() as folder:
-            results = self.launch(folder)
         self.assertEqual(len(results[0]), 4)
         for rank, result in enumerate(results):
             for label, outcome in result.items():

@@ -170,16 +170,20 @@ def peer_ways(result: str, num_workers: int) -> dict[str, Way]:
     ways['safetensors pread'] = load(
         {'backend': 'pread'}, (*needs, 'safetensors pread')
     )
-    if result == 'Tensor':
-        load = functools.partial(
-            Way, 'load_paddle', 'safetensors', 'paddle', needs=('safetensors',)
-        )
-        ways['paddle.load safetensors'] = load(
-            {'safetensors': True}, is_mapped=True
-        )
-        # Maps too, where it leaves a file to the library.
+    # Tensors are mapped by the library, whatever num_workers says.
+    load = functools.partial(
+        Way,
+        'load_paddle',
+        'safetensors',
+        'numpy' if result == 'numpy' else 'paddle',
+        needs=('safetensors',),
+        is_mapped=result == 'Tensor',
+    )
+    options = {'safetensors': True, 'return_numpy': result == 'numpy'}
+    ways['paddle.load safetensors'] = load(options)
+    if result == 'numpy':
         ways[f'num_workers={num_workers}, safetensors'] = load(
-            {'safetensors': True, 'num_workers': num_workers}, is_mapped=True
+            {**options, 'num_workers': num_workers}
         )
     return ways
 

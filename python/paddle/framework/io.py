@@ -79,13 +79,19 @@ def _owners(held):
 
 
 def _is_sole_owner(array, sole):
-    """Whether no other way leads to the payload below an array."""
+    """Whether no other way leads to the payload below an array.
+
+    Args:
+        array (np.ndarray): Found in the loaded value.
+        sole (int): The references to what only its place in the value holds,
+            counted there.
+    """
     owners = _owners(array)
     return (
         type(owners[-1]) in (bytes, bytearray)
         and len(owners[-1]) == array.nbytes
         and not any(map(weakref.getweakrefcount, [array, *owners]))
-        # One more than in the place of finding: the list here.
+        # Here the list of owners holds them too, hence one more.
         and all(count <= sole + 1 for _, count in _reference_counts(owners))
     )
 
@@ -103,8 +109,8 @@ def _is_adoptable(array):
 def _adoptable_arrays(holder):
     """The arrays of a loaded value whose memory a Tensor may have, by id.
 
-    Copying an array into a Tensor takes half the time of a load and twice its
-    memory. It can be spared where nobody else could see that the memory is
+    Copying an array into a Tensor takes half the time of a load, and its memory
+    once more. It can be spared where nobody else could see that the memory is
     shared: where neither the array, nor the payload below it, nor a tuple
     around it is referred to from anywhere but its place in the value. A list
     or a dict may be, for it gets the Tensor in the array's place.

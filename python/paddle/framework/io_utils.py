@@ -672,7 +672,7 @@ class _ParallelPayloads:
             if (
                 _RUNNING not in self._states or os.getpid() != self._process_id
             ) and self._outcomes[self._complete] is None:
-                self._deadline_s = 0.0  # none is waited for again
+                self._started.clear()  # what never begins never ends
                 raise _ReadFault('no thread runs to read with') from None
 
     def __enter__(self):

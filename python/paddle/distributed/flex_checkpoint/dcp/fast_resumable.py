@@ -371,8 +371,8 @@ def check_resumable_locally_fast(
     the answer is logged.
 
     All ranks must call it. If it applies, each rank takes part in one
-    ``all_gather_object`` of a bool; if it declines, in none, and the stock
-    check that has to follow issues the same one.
+    ``all_gather_object`` of a bool; if it declines, in none, and the check
+    that has to follow issues the same one.
 
     It never answers True where the stock check would say no, given metadata
     that is complete and undamaged, from one save. Of a large metadata file
@@ -389,7 +389,7 @@ def check_resumable_locally_fast(
         process_group(Group|None, optional): The ranks that restore. Default is None, all of them.
 
     Returns:
-        bool|None: Whether all ranks can restore locally. None where the fast check does not apply and the stock check has to decide: a tensor is split, or the metadata cannot be read in part.
+        bool|None: Whether all ranks can restore locally. None where the fast check does not apply and another has to decide: a tensor is split, or the metadata cannot be read in part.
     """
     return _answer(
         'fast check', _decide, metadata_path, path, state_dict, use_dist,

@@ -14,7 +14,7 @@
 """Restore tensors from the rank's own ``.distcp`` file, read into their memory.
 
 The general way loads the whole file, converts it to Tensors and assigns those:
-three copies at the peak. Here the file is first walked with stand-ins, which
+two copies at the peak, three with offload. Here the file is first walked with stand-ins, which
 tells where each payload lies (``distcp_reader``); every tensor of the state
 dict is then matched with what the file holds, before anything is written; and
 the payloads are read, in parallel, straight to where the tensors are. Tensors
