@@ -46,9 +46,9 @@ def safetensors_num_workers(tree: Tree) -> None:
     parallel was slower; loading and assigning to a model had 0.24 to 0.66
     times the speed.
 
-    Measured with 512 MiB on tmpfs, 2 busy cores, 8 workers, best of 7,
-    against the library: arrays of 256 MiB 535 -> 145 ms, 16 MiB
-    300 -> 107 ms, 2 MiB 424 -> 437 ms. Peak memory is 1.0 times that of the
+    Measured with 512 MiB on tmpfs, 2 cores, 4 workers, medians of 5 fresh
+    processes, against the library: arrays of 256 MiB 263 -> 59 ms, 16 MiB
+    250 -> 64 ms, 2 MiB 251 -> 149 ms. Peak memory is 1.0 times that of the
     tensors instead of 2.0 times.
     """
     tree.new(
