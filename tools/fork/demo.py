@@ -20,12 +20,11 @@ Without a file of the user's, `demo_resume` then shows a distributed restore.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -138,23 +137,6 @@ def available_memory_bytes() -> int:
     return 0
 
 
-def settle_memory(size_bytes: int) -> None:
-    """Touches so much memory, and gives it back.
-
-    A virtual machine gets memory from its host when it is first touched, a
-    second or more per GiB. Which load meets that is chance, so none should.
-    """
-    chunk = bytes(1 << 20)
-    size_bytes = min(size_bytes, available_memory_bytes() // 2)
-    count = max(1, size_bytes // len(chunk))
-    with mmap.mmap(-1, count * len(chunk)) as memory:
-        if hasattr(mmap, 'MADV_HUGEPAGE'):
-            with suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        for _ in range(count):
-            memory.write(chunk)
-
-
 def compare(worker: Worker, path: Path, num_workers: int, runs: int) -> int:
     """Measures all four ways to load, and prints what came out."""
     # Serial first: its content is what the parallel loads are held to.
@@ -167,16 +149,19 @@ def compare(worker: Worker, path: Path, num_workers: int, runs: int) -> int:
         way: [] for way in ways
     }
     total = runs * len(ways)
+    file_bytes = path.stat().st_size
     # Round by round, so that a busy moment does not hit one way alone.
     for number in range(total):
         result, workers = way = ways[number % len(ways)]
         step(f'load {number + 1} of {total}: {result}, num_workers={workers}')
         # Twice what the load needs, for other processes take of it too.
-        settle_memory(2 * path.stat().st_size)
+        settled_bytes = min(2 * file_bytes, available_memory_bytes() // 2)
         measured[way].append(
-            worker('load', path, '--result', result, '--num-workers', workers)
+            worker(
+                *('load', path, '--result', result),
+                *('--num-workers', workers, '--settled-bytes', settled_bytes),
+            )
         )
-    file_bytes = path.stat().st_size
     size = f'{file_bytes / 1e9:.2f} GB'
     print(f'\n{path.name}: {size}, {counted(runs, "run")} each\n')
     print(table(measured, file_bytes))

@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,21 @@ import paddle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Touches so much memory, and gives it back by ending.
+SETTLING = '''
+import mmap, sys
+chunk = bytes(1 << 20)
+count = max(1, int(sys.argv[1]) >> 20)
+memory = mmap.mmap(-1, count << 20, flags=mmap.MAP_PRIVATE)
+if hasattr(mmap, 'MADV_HUGEPAGE'):
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        pass
+for _ in range(count):
+    memory.write(chunk)
+'''
 
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, bytearray)
 
@@ -55,6 +72,19 @@ def save_example(path: Path) -> dict[str, int]:
             tensor.size * tensor.element_size() for tensor in tensors
         ),
     }
+
+
+def settle_memory(size_bytes: int) -> None:
+    """Lets the load that follows at once have memory of the machine's own.
+
+    A virtual machine gets memory from its host when it is first touched, a
+    second or more per GiB, and gives back what is free for some seconds, huge
+    pages first (Documentation/mm/free_page_reporting.rst of Linux). Which load
+    meets that is chance, so none should.
+    """
+    subprocess.run(
+        [sys.executable, '-S', '-c', SETTLING, str(size_bytes)], check=True
+    )
 
 
 def load(path: Path, result: str, num_workers: int) -> dict[str, Any]:
@@ -140,10 +170,13 @@ def main() -> None:
     parser.add_argument('path', type=Path)
     parser.add_argument('--result', choices=('numpy', 'tensor'))
     parser.add_argument('--num-workers', type=int, default=0)
+    parser.add_argument('--settled-bytes', type=int, default=0)
     options = parser.parse_args()
     if options.action == 'save':
         report = save_example(options.path)
     else:
+        if options.settled_bytes:
+            settle_memory(options.settled_bytes)
         report = load(options.path, options.result, options.num_workers)
     print(json.dumps(report))
 
