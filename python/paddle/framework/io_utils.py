@@ -311,8 +311,8 @@ class _PayloadStream:
     rest of the frame. It then asks for more than one byte (for a single one
     there is no rest), straight after the frame, which itself came straight
     after its eight bytes of length. No honest stream has three such reads in
-    a row, so the third is refused. `readinto` drops nothing,
-    and may be a part of such a read.
+    a row, so the third is refused. `readinto` drops nothing, and may be a part
+    of such a read.
 
     Args:
         read_at (callable): (offset, length) -> the bytes there, fewer only at

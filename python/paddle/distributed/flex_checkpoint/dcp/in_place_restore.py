@@ -14,14 +14,14 @@
 """Restore tensors from the rank's own ``.distcp`` file, read into their memory.
 
 The general way loads the whole file, converts it to Tensors and assigns those:
-two copies at the peak, three with offload. Here the file is first walked with stand-ins, which
-tells where each payload lies (``distcp_reader``); every tensor of the state
-dict is then matched with what the file holds, before anything is written; and
-the payloads are read, in parallel, straight to where the tensors are. Tensors
-for which that is not possible (another place, dtype, shape or layout, memory
-shared with another tensor, payloads inside frames) are assigned one by one
-afterwards, as the general way does it. Memory is needed for what the file
-holds of those, and for no more.
+two copies at the peak, three with offload. Here the file is first walked with
+stand-ins, which tells where each payload lies (``distcp_reader``); every tensor
+of the state dict is then matched with what the file holds, before anything is
+written; and the payloads are read, in parallel, straight to where the tensors
+are. Tensors for which that is not possible (another place, dtype, shape or
+layout, memory shared with another tensor, payloads inside frames) are assigned
+one by one afterwards, as the general way does it. Memory is needed for what the
+file holds of those, and for no more.
 
 Not here: whether a local restore is right (``fast_resumable``), and reading
 itself (``paddle.framework.io_utils``).
