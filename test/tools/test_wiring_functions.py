@@ -489,6 +489,102 @@ class TestReplaceStatements(WiringCase):
                 )
 
 
+class TestEncloseStatements(WiringCase):
+    @staticmethod
+    def edit(module):
+        module.function('f').enclose_statements(
+            ['a.load', 'len(m)'], 'with told(\n    x\n):', why=WHY
+        )
+
+    ROW = '    m = a.load(1, 2)\n    assert len(m) == 1, "☕"\n'
+
+    def test_layouts(self):
+        head = '    with told(\n        x\n    ):\n'
+        for before, row, after in [
+            ('def f():\n', self.ROW, ''),
+            ('def f():\n    # c\n', self.ROW, '    # d\n    return m\n'),
+            ('def f():\n', '    a.load()\n    assert len(m)  # d\n', ''),
+            (
+                'def f():\n    y\n',
+                '    m = a.load(\n        1,\n    )\n\n    # c\n'
+                '    assert len(m)\n',
+                '\n    with told(y):\n        z\n',
+            ),
+        ]:
+            with self.subTest(row):
+                deeper = ''.join(
+                    f'    {line}' if line.strip() else line
+                    for line in row.splitlines(keepends=True)
+                )
+                self.assert_wired(
+                    before + row + after,
+                    self.edit,
+                    before + head + deeper + after,
+                )
+
+    def test_deeper_in_the_function(self):
+        self.assert_wired(
+            'def f():\n    if y:\n        a.load()\n        assert len(m)',
+            self.edit,
+            'def f():\n    if y:\n        with told(\n            x\n'
+            '        ):\n            a.load()\n            assert len(m)',
+        )
+
+    def test_row_in_another_with(self):
+        body = self.ROW.replace('    ', '        ')
+        for head in 'with lock:', 'with lock():':
+            self.assert_wired(
+                f'def f():\n    {head}\n{body}',
+                self.edit,
+                f'def f():\n    {head}\n        with told(\n'
+                f'            x\n        ):\n'
+                + self.ROW.replace('    ', ' ' * 12),
+            )
+
+    def test_with_of_ours_that_is_another(self):
+        deeper = self.ROW.replace('    ', '        ')
+        for body in (
+            f'    with told(y):\n{deeper}',
+            f'    with told(x) as z:\n{deeper}',
+            f'    with told(x):\n{deeper}        z\n',
+        ):
+            with self.subTest(body):
+                self.assert_missed(
+                    f'def f():\n{body}',
+                    self.edit,
+                    'f: has another with told, '
+                    'from another version of this series or edited since',
+                )
+
+    def test_number_of_rows(self):
+        what = 'f: expected 1 row of statements that call a.load, len(m)'
+        for body, found in [
+            ('    a.load()\n    x\n    assert len(m)\n', '0'),
+            ('    a.load()\n    assert len(n)\n', '0'),
+            ('    a.load()\n    assert len(m) and x\n', '0'),
+            (self.ROW + self.ROW, '2 (lines 2, 4)'),
+        ]:
+            with self.subTest(body):
+                self.assert_missed(
+                    f'def f():\n{body}', self.edit, f'{what}, but found {found}'
+                )
+
+    def test_what_cannot_move_in(self):
+        shared = 'the row on lines of its own, but found them shared'
+        for body, what in [
+            ('x; a.load()\n    assert len(m)', shared),
+            ('a.load()\n    assert len(m); x', shared),
+            (
+                'a.load(""" \n """)\n    assert len(m)',
+                'no string of several lines in the row, but found one',
+            ),
+        ]:
+            with self.subTest(body):
+                self.assert_missed(
+                    f'def f():\n    {body}\n', self.edit, f'f: expected {what}'
+                )
+
+
 class TestDocstrings(WiringCase):
     DOC = dedent('''\
         def brew(tea):

@@ -20,6 +20,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from .anchors import Anchor, bodies_of, rows_of
 from .editing import reindented
 from .source import lines_found, same_code
 
@@ -110,35 +111,81 @@ class Function:
     ) -> None:
         """One statement in the place of a row of them.
 
-        Each is a bare call, or an assignment of a call, that an anchor names.
+        Each is a bare call, an assignment of a call, or an assertion about
+        one, that an anchor names.
         """
         ours = _statement(text)
-        wanted = [_Anchor(a) for a in anchors]
-        runs, done = [], []
-        for body in _bodies(self._node):
-            done += [s for s in body if same_code(s, ours)]
-            for i in range(len(body) - len(wanted) + 1):
-                run = body[i : i + len(wanted)]
-                if all(
-                    a.matches(_call_of(s))
-                    for a, s in zip(wanted, run, strict=True)
-                ):
-                    runs.append(run)
+        runs = rows_of(self._node, anchors)
+        bodies = bodies_of(self._node)
+        done = [s for b in bodies for s in b if same_code(s, ours)]
         if len(done) == 1 and not runs:
             self._had('replace_statements', why, f'"{ast.unparse(ours)}"')
             return
         if len(runs) != 1 or done:
-            row = ', '.join(anchors)
-            self._miss(
-                f'1 row of statements that call {row}',
-                lines_found([run[0] for run in runs]),
-            )
+            self._miss_row(anchors, runs)
             return
         start, _ = self._module.span(runs[0][0])
         _, end = self._module.span(runs[0][-1])
         indent = self._module.indent(start)
         self._module.put(start, end, reindented(text, indent))
         self._did('replace_statements', why)
+
+    def enclose_statements(
+        self, anchors: Sequence[str], text: str, *, why: str
+    ) -> None:
+        """A `with` around a row of statements, named as to replace them.
+
+        Args:
+            anchors(Sequence[str]): the calls of the row.
+            text(str): the head, `with f(x):`.
+            why(str): the reason.
+        """
+        ours = _statement(f'{text} pass')
+        callee = ast.unparse(ours.items[0].context_expr.func)
+        runs = rows_of(self._node, anchors)
+        if len(runs) != 1:
+            self._miss_row(anchors, runs)
+            return
+        [run] = runs
+        around = [
+            n
+            for n in ast.walk(self._node)
+            if isinstance(n, ast.With)
+            and run[0] in n.body
+            and ast.unparse(n.items[0]).startswith(f'{callee}(')
+        ]
+        if not around:
+            self._put_head(run, text, why)
+        elif around[0].body == run and same_code(
+            around[0].items[0], ours.items[0]
+        ):
+            self._had('enclose_statements', why, f'a with {callee}')
+        else:
+            self._conflict(f'another with {callee}')
+
+    def _put_head(self, run: list[ast.stmt], text: str, why: str) -> None:
+        module = self._module
+        start, end = module.span(run[0])[0], module.span(run[-1])[1]
+        rest = module.text[end : module.line_end(end)].lstrip()
+        first, last = module.token_index(start), module.token_index(end)
+        if not module.is_first_on_line(start) or rest[:1] not in ('', '#'):
+            self._miss('the row on lines of its own', 'them shared')
+        elif any('\n' in t.string for t in module.tokens[first:last]):
+            self._miss('no string of several lines in the row', 'one')
+        else:
+            deeper = re.sub(r'\n(?=[^\n])', '\n    ', module.text[start:end])
+            indent = module.indent(start)
+            head = reindented(text, indent)
+            module.put(start, end, f'{head}\n{indent}    {deeper}')
+            self._did('enclose_statements', why)
+
+    def _miss_row(
+        self, anchors: Sequence[str], rows: list[list[ast.stmt]]
+    ) -> None:
+        self._miss(
+            f'1 row of statements that call {", ".join(anchors)}',
+            lines_found([row[0] for row in rows]),
+        )
 
     def _has_statement(self, verb: str, text: str, why: str) -> bool:
         ours = _statement(text)
@@ -166,7 +213,7 @@ class Function:
     ) -> None:
         """Another call in the place of one; `{callee}` keeps the old name."""
         results = [
-            _expression(_with_callee(text, _Anchor(a).callee)) for a in anchors
+            _expression(_with_callee(text, Anchor(a).callee)) for a in anchors
         ]
         ours = ast.unparse(results[0].func)
         calls = self._calls([*anchors, ours], times)
@@ -244,7 +291,7 @@ class Function:
         self, anchors: Sequence[str], times: int, having: str | None = None
     ) -> list[ast.Call]:
         """The calls that an anchor names, if there are as many as expected."""
-        wanted = [_Anchor(a) for a in anchors]
+        wanted = [Anchor(a) for a in anchors]
         found = [
             n
             for n in ast.walk(self._node)
@@ -391,28 +438,9 @@ class MissingFunction:
         pass
 
     append_item = insert_before_return = insert_at_start = _ignore
-    replace_statements = swap_call = wrap_call = add_argument = _ignore
-    add_parameter = _ignore
+    replace_statements = enclose_statements = _ignore
+    swap_call = wrap_call = add_argument = add_parameter = _ignore
     add_doc_option = add_doc_args = _ignore
-
-
-class _Anchor:
-    """A call named by its function, or by its function and arguments."""
-
-    def __init__(self, text: str) -> None:
-        self._node = ast.parse(text, mode='eval').body
-
-    @property
-    def callee(self) -> str:
-        node = self._node
-        return ast.unparse(node.func if isinstance(node, ast.Call) else node)
-
-    def matches(self, node: ast.AST | None) -> bool:
-        if not isinstance(node, ast.Call):
-            return False
-        if isinstance(self._node, ast.Call):
-            return same_code(node, self._node)
-        return ast.unparse(node.func) == self.callee
 
 
 def _statement(text: str) -> ast.stmt:
@@ -422,19 +450,6 @@ def _statement(text: str) -> ast.stmt:
 
 def _expression(text: str) -> ast.Call:
     return ast.parse(text, mode='eval').body
-
-
-def _call_of(statement: ast.stmt) -> ast.expr | None:
-    """What a statement calls, or assigns from."""
-    is_plain = isinstance(statement, (ast.Assign, ast.Expr))
-    return statement.value if is_plain else None
-
-
-def _bodies(node: ast.AST) -> list[list[ast.stmt]]:
-    """Every list of statements in a node."""
-    fields = ('body', 'orelse', 'finalbody')
-    bodies = [getattr(n, f, None) for n in ast.walk(node) for f in fields]
-    return [b for b in bodies if isinstance(b, list)]
 
 
 def _given(call: ast.Call) -> list[str]:
