@@ -493,7 +493,7 @@ class TestEncloseStatements(WiringCase):
     @staticmethod
     def edit(module):
         module.function('f').enclose_statements(
-            ['a.load', 'len(m)'], 'with told(\n    x\n):', why=WHY
+            ['a.load', 'len(m)'], 'told(\n    x\n)', why=WHY
         )
 
     ROW = '    m = a.load(1, 2)\n    assert len(m) == 1, "☕"\n'
@@ -546,6 +546,7 @@ class TestEncloseStatements(WiringCase):
         for body in (
             f'    with told(y):\n{deeper}',
             f'    with told(x) as z:\n{deeper}',
+            f'    with told(x), z:\n{deeper}',
             f'    with told(x):\n{deeper}        z\n',
         ):
             with self.subTest(body):

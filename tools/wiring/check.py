@@ -51,6 +51,7 @@ _CODE = {
     'insert_before_return': 'text',
     'insert_at_start': 'text',
     'replace_statements': 'text',
+    'enclose_statements': 'text',
     'swap_call': 'text',
     'add_import': 'text',
 }

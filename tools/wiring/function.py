@@ -137,11 +137,11 @@ class Function:
 
         Args:
             anchors(Sequence[str]): the calls of the row.
-            text(str): the head, `with f(x):`.
+            text(str): the call that makes the context.
             why(str): the reason.
         """
-        ours = _statement(f'{text} pass')
-        callee = ast.unparse(ours.items[0].context_expr.func)
+        ours = _expression(text)
+        callee = ast.unparse(ours.func)
         runs = rows_of(self._node, anchors)
         if len(runs) != 1:
             self._miss_row(anchors, runs)
@@ -155,15 +155,15 @@ class Function:
             and ast.unparse(n.items[0]).startswith(f'{callee}(')
         ]
         if not around:
-            self._put_head(run, text, why)
-        elif around[0].body == run and same_code(
-            around[0].items[0], ours.items[0]
+            self._put_head(run, f'with {text}:', why)
+        elif around[0].body == run and (
+            [ast.unparse(i) for i in around[0].items] == [ast.unparse(ours)]
         ):
             self._had('enclose_statements', why, f'a with {callee}')
         else:
             self._conflict(f'another with {callee}')
 
-    def _put_head(self, run: list[ast.stmt], text: str, why: str) -> None:
+    def _put_head(self, run: list[ast.stmt], head: str, why: str) -> None:
         module = self._module
         start, end = module.span(run[0])[0], module.span(run[-1])[1]
         rest = module.text[end : module.line_end(end)].lstrip()
@@ -175,7 +175,7 @@ class Function:
         else:
             deeper = re.sub(r'\n(?=[^\n])', '\n    ', module.text[start:end])
             indent = module.indent(start)
-            head = reindented(text, indent)
+            head = reindented(head, indent)
             module.put(start, end, f'{head}\n{indent}    {deeper}')
             self._did('enclose_statements', why)
 
