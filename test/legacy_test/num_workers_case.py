@@ -15,6 +15,7 @@
 """What the tests of paddle.load(num_workers=...) have in common."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import pickle
@@ -152,7 +153,7 @@ def fingerprint(value, seen=None):
     seen[id(value)] = len(seen), value  # held, or its id might be used again
     kind = type(value).__name__
     if isinstance(value, (bytes, bytearray)):
-        return kind, bytes(value)
+        return kind, bytes(value), byte_behind(value)
     if isinstance(value, memoryview):
         return kind, value.readonly, fingerprint(value.obj, seen)
     if isinstance(value, np.ndarray):
@@ -188,6 +189,13 @@ def fingerprint(value, seen=None):
     if hasattr(value, '__dict__'):
         return kind, fingerprint(vars(value), seen)
     return kind, repr(value)
+
+
+def byte_behind(value):
+    """That of a bytes object or bytearray: a zero, which belongs to it."""
+    kind = 'bytes' if isinstance(value, bytes) else 'bytearray'
+    _, locate = io_utils._python_api()[kind]
+    return ctypes.string_at(locate(value) + len(value), 1)
 
 
 def outcome(call, *args, **kwargs):

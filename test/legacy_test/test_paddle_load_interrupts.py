@@ -166,6 +166,8 @@ class TestCtrlC(InterruptCase):
             self.assertEqual(self.interrupt(1, 3, short.start), 0)
         finally:
             short.stop()
+        while load_threads():  # for their ends there was no time
+            os.sched_yield()
 
     def test_next_load_is_parallel_again(self):
         self.interrupt(1, workers=2)

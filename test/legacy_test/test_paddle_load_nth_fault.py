@@ -45,6 +45,7 @@ from num_workers_case import (
 from paddle.framework import io_utils
 from parameterized import parameterized
 from pressure_case import resident_bytes, run_script
+from sanitizer_case import is_sanitized
 
 ERRORS = [(name, fault) for name, fault in READ_ERRORS.items()]
 
@@ -156,6 +157,7 @@ class TestManyFaults(NumWorkersCase):
     REPEATS = 200
     PAYLOAD_BYTES = 1 << 20
 
+    @unittest.skipIf(is_sanitized(), 'a sanitizer keeps freed memory')
     def test_resident_memory(self):
         """What leaks a payload in each load is found; less is for others."""
         self.dump([bytes(self.PAYLOAD_BYTES) for _ in range(4)])

@@ -23,9 +23,11 @@ from wiring import Tree, patch
     since='3.2.0',
     mark=('framework/io_utils.py', '_load_pickle'),
     tests=(
+        'legacy_test/ctrl_c_case.py',
         'legacy_test/nth_fault_case.py',
         'legacy_test/num_workers_case.py',
         'legacy_test/pressure_case.py',
+        'legacy_test/sanitizer_case.py',
         'legacy_test/test_paddle_load_counts.py',
         'legacy_test/test_paddle_load_damaged.py',
         'legacy_test/test_paddle_load_faults.py',
@@ -34,6 +36,7 @@ from wiring import Tree, patch
         'legacy_test/test_paddle_load_nth_fault.py',
         'legacy_test/test_paddle_load_num_workers.py',
         'legacy_test/test_paddle_load_pressure.py',
+        'legacy_test/test_paddle_load_sanitizer.py',
         'legacy_test/test_paddle_load_signals.py',
     ),
 )
