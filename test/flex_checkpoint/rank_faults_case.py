@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What each rank does when one of them meets a fault; run by every rank.
+"""What each rank does when some of them meet a fault; run by every rank.
 
 All faults go through one process group. A rank that fails shows that to the
 others in the collective in which they would wait for it, where each of them
@@ -60,20 +60,20 @@ class Collectives:
 
     def all_gather_object(self, gathered, value, group=None):
         self.before_answers()
-        self.names.append(type(value).__name__)
-        gathered += self._exchange(value)
+        self.names.append('gather')
+        gathered += self._exchange(value, group)
         self.after_answers()
 
     def barrier(self, group=None):
         self.names.append('barrier')
-        self._exchange(None)
+        self._exchange(None, group)
 
-    def end(self):
-        self._gather([], ENDED)
+    def end(self, group):
+        self._gather([], ENDED, group)
 
-    def _exchange(self, value):
+    def _exchange(self, value, group):
         gathered = []
-        self._gather(gathered, value)
+        self._gather(gathered, value, group)
         if ENDED in gathered:
             raise Waits
         return gathered
@@ -90,7 +90,7 @@ def has_no_memory(*args):
     raise MemoryError('none left')
 
 
-def is_interrupted(*args):
+def is_interrupted(*args, **options):
     raise KeyboardInterrupt
 
 
@@ -130,12 +130,30 @@ def metadata_fails():
         yield
 
 
+@contextlib.contextmanager
+def declines():
+    """Leaves the decision to the stock check."""
+    with mock.patch.multiple(
+        loader,
+        check_resumable_locally_fast=lambda *args: None,
+        check_resumable_locally_by_storage=lambda *args: None,
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def cannot_and_metadata_fails():
+    """The rank's own file is no use, nor the metadata for a reshard."""
+    with reads_fail('pread', '.distcp'), loads_fail('.metadata'):
+        yield
+
+
 def truncate(path):
     os.truncate(path, os.path.getsize(path) - 9)
 
 
 class Load(NamedTuple):
-    """One load of the faulty rank: its files, its tensors, its collectives."""
+    """One load of a faulty rank: its files, its tensors, its collectives."""
 
     path: str
     file_path: str
@@ -145,6 +163,12 @@ class Load(NamedTuple):
     @property
     def metadata_path(self):
         return os.path.join(self.path, '0.metadata')
+
+    def remove_folder(self):
+        shutil.rmtree(self.path)
+
+    def add_metadata(self):
+        shutil.copy(self.metadata_path, os.path.join(self.path, '1.metadata'))
 
     def set_no_tensor(self):
         self.target['small'] = 7
@@ -160,15 +184,18 @@ class Fault(NamedTuple):
     """A fault and what comes of it.
 
     Attributes:
-        outcome (str): 'local' or 'reshard' on all ranks; 'waits': the rank
-            fails, and the others would wait for it; 'alone': the rank fails,
-            and the others have restored what is theirs.
+        outcome (str): 'local' or 'reshard' on all ranks; 'fails': all ranks
+            fail and restore nothing; 'fails_late': they fail, but the others
+            have restored what is theirs; 'waits': the rank fails, and the
+            others would wait for it; 'alone': the rank fails, and the others
+            have restored what is theirs.
         prepare (callable): Makes the fault; gets the Load.
         context (callable): A context in which the rank then loads.
         error (str): What the rank's error or log says.
         names_path (bool): Whether they name the checkpoint too.
         num_workers (int): An argument of the load.
         fast (bool): Another.
+        others (callable): A context in which the other ranks load.
     """
 
     outcome: str
@@ -178,6 +205,7 @@ class Fault(NamedTuple):
     names_path: bool = True
     num_workers: int = 1
     fast: bool = True
+    others: Callable = contextlib.nullcontext
 
 
 def patched(*args):
@@ -202,14 +230,32 @@ FAULTS = {
         context=patched(fast_resumable, '_read_metadata_head', has_no_memory),
         error='none left',
     ),
-    'metadata_fails': Fault('waits', context=metadata_fails, error=EIO),
+    'metadata_fails': Fault('fails', context=metadata_fails, error=EIO),
     'metadata_missing': Fault(
-        'waits',
+        'fails',
         lambda load: os.remove(load.metadata_path),
-        error='No metadata file',
+        error='AssertionError: No metadata file',
+    ),
+    'metadata_twice': Fault(
+        'fails',
+        Load.add_metadata,
+        error='AssertionError: Only support one',
+        names_path=False,
     ),
     'metadata_truncated': Fault(
-        'waits', lambda load: truncate(load.metadata_path), error=TRUNCATED
+        'fails', lambda load: truncate(load.metadata_path), error=TRUNCATED
+    ),
+    'metadata_fails_later': Fault(
+        'fails', context=cannot_and_metadata_fails, error=f'OSError.*{EIO}'
+    ),
+    'folder_missing': Fault(
+        'fails', Load.remove_folder, error='FileNotFoundError'
+    ),
+    'folder_missing_others_stock': Fault(
+        'fails',
+        Load.remove_folder,
+        error='FileNotFoundError',
+        others=declines,
     ),
     'metadata_truncated_stock': Fault(
         'waits',
@@ -245,7 +291,13 @@ FAULTS = {
         names_path=False,
     ),
     # Before the collective.
-    'no_tensor': Fault('waits', Load.set_no_tensor, error="'small'"),
+    'no_tensor': Fault('fails', Load.set_no_tensor, error='ValueError.*got: 7'),
+    'no_tensor_others_stock': Fault(
+        'fails',
+        Load.set_no_tensor,
+        error='ValueError.*got: 7',
+        others=declines,
+    ),
     'no_tensor_stock': Fault(
         'waits',
         Load.set_no_tensor,
@@ -258,13 +310,24 @@ FAULTS = {
     ),
     # After it.
     'load_fails': Fault(
-        'alone',
+        'fails_late',
         context=replaced(loads_fail, '.distcp'),
-        error=EIO,
+        error=f'OSError.*{EIO}',
+    ),
+    'load_fails_others_stock': Fault(
+        'fails_late',
+        context=replaced(loads_fail, '.distcp'),
+        error=f'OSError.*{EIO}',
+        others=declines,
+    ),
+    'load_interrupted': Fault(
+        'waits',
+        context=patched(loader, 'local_load_state_dict', is_interrupted),
+        error='KeyboardInterrupt',
         names_path=False,
     ),
     'file_truncated_later': Fault(
-        'alone', Load.truncate_later, error=TRUNCATED
+        'fails_late', Load.truncate_later, error=TRUNCATED
     ),
     'file_truncated_stock': Fault(
         'alone',
@@ -289,9 +352,34 @@ FAULTS = {
         num_workers=4,
     ),
     'restore_truncated_later': Fault(
-        'alone', Load.truncate_later, error=TRUNCATED, num_workers=4
+        'fails_late', Load.truncate_later, error=TRUNCATED, num_workers=4
     ),
 }
+
+
+class Case(NamedTuple):
+    """A fault, the ranks that meet it, and all that load."""
+
+    name: str
+    faulty_ranks: tuple
+    members: tuple
+
+    @property
+    def label(self):
+        ranks = '_'.join(map(str, self.faulty_ranks))
+        group = '' if 0 in self.members else '_in_group'
+        return f'{self.name}_{ranks}{group}'
+
+
+def cases(num_ranks):
+    everyone, last = tuple(range(num_ranks)), num_ranks - 1
+    for name in FAULTS:
+        yield Case(name, (0,), everyone)
+        yield Case(name, (last,), everyone)
+    for name in ('folder_missing', 'scan_fails', 'load_fails'):
+        yield Case(name, (0, last), everyone)
+        if num_ranks > 2:
+            yield Case(name, (last,), (1, last))
 
 
 # ---- the rank
@@ -312,20 +400,26 @@ class Rank:
             self.tensors(self.rank + 1.0), self.saved, save_replicas=True
         )
         dist.barrier()
-        results = {
-            f'{name} {faulty_rank}': self.run(name, fault, faulty_rank)
-            for name, fault in FAULTS.items()
-            for faulty_rank in (0, self.num_ranks - 1)
-        }
+        group = None
+        if self.num_ranks > 2:
+            group = dist.new_group([1, self.num_ranks - 1])
+        results = {}
+        for case in cases(self.num_ranks):
+            if self.rank in case.members:
+                is_whole = len(case.members) == self.num_ranks
+                results[case.label] = self.run(
+                    case, None if is_whole else group
+                )
         with open(os.path.join(self.folder, f'{self.rank}.json'), 'w') as f:
             json.dump(results, f)
 
-    def run(self, name, fault, faulty_rank):
+    def run(self, case, group):
         """One load; -> what this rank sees of it."""
-        is_faulty = self.rank == faulty_rank
+        fault = FAULTS[case.name]
+        is_faulty = self.rank in case.faulty_ranks
         path = self.saved
         if is_faulty:
-            path = os.path.join(self.folder, f'{name}_{faulty_rank}')
+            path = os.path.join(self.folder, f'{case.label}_of_{self.rank}')
             shutil.copytree(self.saved, path)
         own_file = os.path.join(path, f'{self.rank}_0.distcp')
         load = Load(path, own_file, self.tensors(0.0), Collectives())
@@ -340,11 +434,11 @@ class Rank:
             # A reshard needs a GPU and is only seen to be chosen.
             mock.patch.object(loader, 'load_state_dict_impl') as reshard,
             self.log() as messages,
-            fault.context() if is_faulty else contextlib.nullcontext(),
+            fault.context() if is_faulty else fault.others(),
         ):
-            error = self.load(load, fault)
+            error = self.load(load, fault, group)
         if error != 'waits':
-            load.collectives.end()
+            load.collectives.end(group)
         values = {
             value
             for tensor in load.target.values()
@@ -359,11 +453,12 @@ class Rank:
             'log': messages,
         }
 
-    def load(self, load, fault):
+    def load(self, load, fault, group):
         try:
             dist.load_state_dict(
                 load.target,
                 load.path,
+                group,
                 num_workers=fault.num_workers,
                 fast_resumable_check=fault.fast,
             )

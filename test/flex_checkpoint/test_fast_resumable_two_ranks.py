@@ -14,6 +14,7 @@
 """Two ranks on CPU; this file is also the script that each of them runs."""
 
 import collections
+import errno
 import json
 import os
 import pickle
@@ -30,12 +31,16 @@ from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
 from ranks_case import RanksCase
 
 # A launch takes 5 s on two cores; what hangs is ended, not waited for.
-LIMIT_S = 120
+LIMIT_S = 60
 SHAPES = {'small': (2, 3), 'large': (300, 400), 'scalar': ()}
 SAVED, DAMAGED = (
     ('replicas', 'deduplicated', 'disjoint', 'split'),
     ('missing', 'truncated', 'directory', 'shape'),
 )
+
+
+# Marks a checkpoint whose data files cannot be loaded.
+UNLOADABLE = 'unloadable'
 
 
 class Rank:
@@ -104,11 +109,15 @@ class Rank:
 
         def load_file(file_path, **options):
             loaded.append(os.path.basename(file_path))
+            marker = os.path.join(os.path.dirname(file_path), UNLOADABLE)
+            if file_path.endswith('.distcp') and os.path.exists(marker):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             return load(file_path, **options)
 
         def reshard(**options):
             chosen[0] = 'reshard'
 
+        error = None
         with (
             mock.patch.object(dist, 'all_gather_object', gather_object),
             mock.patch.object(paddle, 'load', load_file),
@@ -116,7 +125,10 @@ class Rank:
             # Both end a reshard of sharded weights, which takes a GPU too.
             mock.patch.object(loader, '_finish_unflatten'),
         ):
-            dist.load_state_dict(target, path, fast_resumable_check=fast)
+            try:
+                dist.load_state_dict(target, path, fast_resumable_check=fast)
+            except Exception as raised:
+                error = f'{type(raised).__name__}: {raised}'
         values = {
             float(value)
             for tensor in target.values()
@@ -127,14 +139,15 @@ class Rank:
             'values': sorted(values),
             'collectives': collectives,
             'loaded': loaded,
+            'error': error,
         }
 
     def alone(self, name, change):
-        """A path that is this rank's own: rank 1 has other metadata."""
+        """A path that is this rank's own: rank 1 has something else there."""
         path = self.path(f'{name}_{self.rank}')
         shutil.copytree(self.path('replicas'), path)
         if self.rank == 1:
-            change(os.path.join(path, '0.metadata'))
+            change(path)
         dist.barrier()
         return path
 
@@ -155,34 +168,48 @@ class Rank:
             self.alone('declines', add_foreign_field),
             True,
         )
+        for name, change in FAILURES.items():
+            self.load(name, 'replicas', self.alone(name, change), True)
         with open(self.path(f'{self.rank}.json'), 'w') as f:
             json.dump(self.results, f)
 
-    def run_damaged(self, change):
-        self.save_all()
-        path = self.alone('damaged', change)
-        self.load('damaged', 'replicas', path, True)
 
-
-def add_foreign_field(metadata_path):
+def add_foreign_field(path):
     """The same metadata, but with a class that the partial reader refuses."""
+    metadata_path = os.path.join(path, '0.metadata')
     metadata = paddle.load(metadata_path)
     metadata.note = collections.OrderedDict()
     with open(metadata_path, 'wb') as f:
         pickle.dump(metadata, f, 4)
 
 
-def truncate(metadata_path):
+def remove_metadata(path):
+    os.remove(os.path.join(path, '0.metadata'))
+
+
+def truncate_metadata(path):
+    metadata_path = os.path.join(path, '0.metadata')
     os.truncate(metadata_path, os.path.getsize(metadata_path) - 5)
 
 
-class TestTwoRanks(RanksCase):
-    def launch_both(self, what):
-        """Run both ranks; -> (exit status, output of both)."""
-        return self.launch(2, __file__, what, self.folder, limit_s=LIMIT_S)
+def forbid_load(path):
+    """The data file passes the check, and cannot be loaded."""
+    with open(os.path.join(path, UNLOADABLE), 'w'):
+        pass
 
-    def test_all_ranks_take_the_same_branch(self):
-        status, output = self.launch_both('all')
+
+# What is wrong with rank 1's files, so that all ranks fail.
+FAILURES = {
+    'folder missing': shutil.rmtree,
+    'metadata missing': remove_metadata,
+    'metadata truncated': truncate_metadata,
+    'data unloadable': forbid_load,
+}
+
+
+class TestTwoRanks(RanksCase):
+    def test_all_ranks_come_to_the_same(self):
+        status, output = self.launch(2, __file__, self.folder, limit_s=LIMIT_S)
         self.assertEqual(status, 0, output[-5000:])
         results = []
         for rank in (0, 1):
@@ -194,11 +221,12 @@ class TestTwoRanks(RanksCase):
             *('split True', 'split False', 'declines'),
         }
         self.assertLess(local, results[0].keys())
-        for label in results[0]:
+        for label in results[0].keys() - FAILURES.keys():
             with self.subTest(label):
                 self.check_outcome(
                     [result[label] for result in results],
                     'local' if label in local else 'reshard',
+                    not label.endswith(('False', 'stock')),
                 )
         # Which answers needed no metadata, and which did.
         for label in ('replicas True', 'disjoint True', 'split True'):
@@ -217,37 +245,45 @@ class TestTwoRanks(RanksCase):
         self.assertIn('0.metadata', results[1]['declines']['loaded'])
         self.assertIn('is resumable locally', output)
         self.assertIn('not resumable locally', output)
+        for label in FAILURES:
+            with self.subTest(label):
+                self.check_failure(label, [result[label] for result in results])
 
-    def check_outcome(self, ranks, expected):
+    def check_outcome(self, ranks, expected, is_fast):
         for rank, outcome in enumerate(ranks):
+            self.assertIsNone(outcome['error'])
             self.assertEqual(outcome['chosen'], expected)
             # Same collectives in the same order, and one bool among them.
             self.assertEqual(outcome['collectives'], ranks[0]['collectives'])
             self.assertEqual(outcome['collectives'].count('bool'), 1)
             if expected == 'local':
                 self.assertEqual(outcome['values'], [rank + 1.0])
-                self.assertEqual(outcome['collectives'], ['bool'])
+                self.assertEqual(
+                    outcome['collectives'], ['bool'] + ['NoneType'] * is_fast
+                )
 
-    def test_metadata_missing_on_one_rank(self):
-        status, output = self.launch_both('missing')
-        self.assertNotEqual(status, 0)
-        self.assertIn('No metadata file', output)
-
-    def test_metadata_truncated_on_one_rank(self):
-        status, output = self.launch_both('truncated')
-        self.assertNotEqual(status, 0)
-        self.assertIn('does not apply', output)
-        self.assertIn('0.metadata', output)
+    def check_failure(self, label, ranks):
+        """Rank 1 raises what is wrong there, rank 0 who failed and how."""
+        told, own = (outcome['error'] for outcome in ranks)
+        self.assertRegex(own, '^(?!RankFailedError)')
+        self.assertRegex(told, '^RankFailedError: .*rank 1 failed to load')
+        self.assertIn(own, told)
+        self.assertIn(f'{label}_1', told)
+        is_late = label == 'data unloadable'
+        self.assertEqual(
+            [outcome['values'] for outcome in ranks],
+            [[float(is_late)], [0.0]],
+        )
+        self.assertEqual(
+            [outcome['collectives'] for outcome in ranks],
+            [['bool', 'NoneType'], ['bool', 'str']]
+            if is_late
+            else [['bool'], ['_Failure']],
+        )
 
 
 if __name__ == '__main__':
-    if len(sys.argv) == 3 and os.path.isdir(sys.argv[2]):
-        work = Rank(sys.argv[2])
-        if sys.argv[1] == 'all':
-            work.run_all()
-        else:
-            work.run_damaged(
-                {'missing': os.remove, 'truncated': truncate}[sys.argv[1]]
-            )
+    if len(sys.argv) == 2 and os.path.isdir(sys.argv[1]):
+        Rank(sys.argv[1]).run_all()
     else:
         unittest.main()

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Two and four ranks on CPU, one of which meets a fault."""
+"""Two and four ranks on CPU, some of which meet a fault."""
 
 import json
 import os
@@ -20,7 +20,7 @@ import unittest
 
 import rank_faults_case
 from parameterized import parameterized
-from rank_faults_case import FAULTS
+from rank_faults_case import FAULTS, cases
 from ranks_case import RanksCase
 
 # What hangs is ended; a launch takes 10 s, and 20 s more if a rank dies: that is
@@ -47,45 +47,66 @@ class TestRankFaults(RanksCase):
             self.assertTrue(os.path.exists(path), output[-5000:])
             with open(path) as f:
                 results.append(json.load(f))
-        for name, fault in FAULTS.items():
-            for faulty_rank in (0, num_ranks - 1):
-                label = f'{name} {faulty_rank}'
-                with self.subTest(label):
-                    ranks = [result[label] for result in results]
-                    self.check_outcome(fault.outcome, ranks, faulty_rank)
-                    self.check_message(fault, label, ranks[faulty_rank])
-                    if fault.outcome == 'reshard' and fault.fast:
-                        self.check_others_know(ranks, faulty_rank)
+        for case in cases(num_ranks):
+            with self.subTest(case.label):
+                fault = FAULTS[case.name]
+                seen = {
+                    rank: results[rank][case.label] for rank in case.members
+                }
+                self.check_outcome(fault, case, seen)
+                for rank in case.faulty_ranks:
+                    self.check_message(fault, f'{case.label}_of', seen[rank])
 
-    def check_outcome(self, expected, ranks, faulty_rank):
-        for rank, seen in enumerate(ranks):
-            is_faulty = rank == faulty_rank
-            collectives = ranks[faulty_rank]['collectives']
-            if expected == 'waits':
+    def check_outcome(self, fault, case, seen_by):
+        """All ranks: the outcome, what is restored, and the collectives."""
+        outcome = fault.outcome
+        for rank, seen in seen_by.items():
+            is_faulty = rank in case.faulty_ranks
+            collectives = seen_by[case.faulty_ranks[0]]['collectives']
+            values = [rank + 1.0]
+            if outcome == 'waits':
                 self.assertEqual(seen['error'] == 'waits', not is_faulty)
-                self.assertEqual(seen['values'], [0.0])  # as before
-                collectives = collectives + ['bool'] * (not is_faulty)
-            elif expected == 'alone' and is_faulty:
+                if not is_faulty:
+                    collectives = collectives + ['gather']
+                values = [0.0] if is_faulty else seen['values']
+            elif outcome.startswith('fails') and not is_faulty:
+                self.check_failure_of_others(fault, case, seen['error'])
+                values = [rank + 1.0] if outcome == 'fails_late' else [0.0]
+            elif is_faulty and outcome in ('fails', 'fails_late', 'alone'):
                 self.assertIsNotNone(seen['error'])
-                self.assertEqual(seen['values'], [0.0])
+                self.assertNotIn('RankFailedError', seen['error'])
+                values = [0.0]
             else:
                 self.assertIsNone(seen['error'])
-                is_local = expected != 'reshard'
+                is_local = outcome != 'reshard'
                 self.assertEqual(seen['chosen'] == 'local', is_local)
-                self.assertEqual(seen['values'], [(rank + 1.0) * is_local])
+                values = [(rank + 1.0) * is_local]
+                if not is_local and not is_faulty and fault.fast:
+                    self.assertRegex(
+                        str(seen['log']),
+                        f'rank {case.faulty_ranks[0]}( and 1 other)? cannot',
+                    )
+            self.assertEqual(seen['values'], values)
             self.assertEqual(seen['collectives'], collectives)
 
-    def check_message(self, fault, label, seen):
+    def check_failure_of_others(self, fault, case, error):
+        rank = case.faulty_ranks[0]
+        self.assertRegex(
+            error,
+            rf"(?s)^RankFailedError: .*rank {rank} failed to load '.*"
+            rf"{case.label}_of_{rank}': .*({fault.error})",
+        )
+        if fault.outcome == 'fails_late':
+            self.assertIn('this rank restored its tensors, but', error)
+            for rank in case.faulty_ranks:
+                self.assertIn(f'rank {rank} failed', error)
+
+    def check_message(self, fault, path, seen):
         text = '\n'.join([seen['error'] or '', *seen['log']])
         if fault.error:
             self.assertRegex(text, fault.error)
         if fault.names_path:
-            self.assertIn(label.replace(' ', '_'), text)
-
-    def check_others_know(self, ranks, faulty_rank):
-        for rank, seen in enumerate(ranks):
-            if rank != faulty_rank:
-                self.assertIn(f'rank {faulty_rank} cannot', str(seen['log']))
+            self.assertIn(path, text)
 
 
 if __name__ == '__main__':

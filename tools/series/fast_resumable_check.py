@@ -35,6 +35,7 @@ DCP = 'distributed/flex_checkpoint/dcp'
         'flex_checkpoint/test_fast_resumable_storage.py',
         'flex_checkpoint/test_fast_resumable_two_ranks.py',
         'flex_checkpoint/test_load_state_dict_metadata.py',
+        'flex_checkpoint/test_rank_failures.py',
         'flex_checkpoint/test_scan_tensor_shapes.py',
     ),
 )
@@ -45,10 +46,16 @@ def fast_resumable_check(tree: Tree) -> None:
     file. Where every tensor was saved whole, the first part of the metadata
     file and the names and shapes in the rank's own data file tell; split
     tensors are looked up in all of it, with stand-ins for its entries; what
-    neither recognises goes to the stock check. The collectives are the same.
-    Of a large file of whole tensors, what lies behind the first entries is
-    taken on trust; all else is answered as the stock check answers it.
-    fast_resumable_check=False is the way back.
+    neither recognises goes to the stock check. Of a large file of whole
+    tensors, what lies behind the first entries is taken on trust; all else
+    is answered as the stock check answers it.
+
+    An error of one rank is one of all: it takes the place of that rank's
+    answer in the gather of answers, and after a local restore, or before a
+    reshard, all ranks meet in one more. The others raise a RuntimeError that
+    tells rank, path and cause, where they would have waited, or gone on
+    alone. fast_resumable_check=False is the way back from all of this.
+
     load_state_dict_metadata(path), which reads that first part alone, is
     public.
 
@@ -58,7 +65,8 @@ def fast_resumable_check(tree: Tree) -> None:
 
     Measured with 4,000 tensors saved by 128 ranks, 2 cores, medians of 5:
     2,728 -> 25 ms and 275 -> 6 MiB of memory in a fresh process; split over
-    the ranks, 10,929 -> 1,312 ms and 797 -> 490 MiB.
+    the ranks, 10,929 -> 1,312 ms and 797 -> 490 MiB. The gather more takes
+    0.6 ms with 2 ranks (gloo), 7 ms with 4.
     """
     tree.new(
         f'{DCP}/metadata_reader.py',
@@ -77,6 +85,10 @@ def fast_resumable_check(tree: Tree) -> None:
         why='reads all of a metadata file where tensors are split, but makes '
         'less of it',
     )
+    tree.new(
+        f'{DCP}/rank_failures.py',
+        why='an error of one rank becomes an error of all',
+    )
     tree.new(f'{DCP}/fast_resumable.py', why='the decision')
 
     dcp = tree.add(
@@ -92,8 +104,10 @@ def fast_resumable_check(tree: Tree) -> None:
         'fast_resumable_check(bool): Whether to decide on a local restore '
         'from a part of the metadata and of each rank\'s own file, where '
         'these tell enough, else from the whole metadata without an index of '
-        'it. False always loads and indexes the whole metadata. '
-        'Default is True.',
+        'it. An error of one rank then becomes an error of all: the others '
+        'raise a RuntimeError that tells rank, path and cause. False always '
+        'loads and indexes the whole metadata, and tells no other rank. It '
+        'must be the same on all ranks. Default is True.',
         why='it is public',
     )
     dcp.add_import(
@@ -119,6 +133,21 @@ def fast_resumable_check(tree: Tree) -> None:
         ')',
         why='the stock check needs the metadata loaded, the fast one does '
         'not: the choice comes before both',
+    )
+
+    top.enclose_statements(
+        ['get_checkpoint_files', 'len(metadata_files)'],
+        'failure_told(\n'
+        '    path, process_group, use_dist and fast_resumable_check\n'
+        ')',
+        why='the others must not wait for a rank that finds no checkpoint',
+    )
+    top.enclose_statements(
+        ['logger.info', 'local_load_state_dict'],
+        'outcome_shared(\n'
+        '    path, process_group, use_dist and fast_resumable_check\n'
+        ')',
+        why='no rank may go on with what it restored where another failed',
     )
 
     local = dcp.function('local_load_state_dict')

@@ -50,6 +50,7 @@ from paddle.framework.io_utils import _raise_signalled
 from .distcp_reader import _scan
 from .metadata import LocalTensorIndex
 from .metadata_reader import _read_metadata_head, _SplitTensor
+from .rank_failures import failure_told
 from .storage_reader import read_stored_places, without_collector
 from .utils import extract_tensor_metadata
 
@@ -135,7 +136,7 @@ class _Place(NamedTuple):
 _place_of = operator.attrgetter(*_Place._fields)  # equal to a _Place
 
 
-def _wanted_place(value):
+def wanted_place(value):
     """Where a value of the state dict lies; None if not on this rank."""
     if isinstance(value, paddle.Tensor) and not value.is_dist():
         # The frequent case of the general way below, at a quarter of its time.
@@ -151,7 +152,7 @@ def _wanted_places(state_dict):
     wanted = {}
     for key, value in state_dict.items():
         try:
-            place = _wanted_place(value)
+            place = wanted_place(value)
         except Exception as error:  # the stock check then fails on it in turn
             raise _Declined(
                 f'{key!r} has no local tensor: {type(error).__name__}: {error}'
@@ -291,7 +292,7 @@ def _without_path(error, path):
     return f'{type(error).__name__}: {text.removeprefix(f"{path}: ")}'
 
 
-def _own_file(path, use_dist):
+def own_file(path, use_dist):
     """Name and path of what a local restore loads, whatever the unique id."""
     rank = paddle.distributed.get_rank() if use_dist else 0
     file_name = f'{rank}_0.distcp'
@@ -304,7 +305,7 @@ def _decide(metadata_path, path, state_dict, use_dist):
     head = _read_head(metadata_path)
     wanted_shapes, others = _split_plain(state_dict)
     wanted = _wanted_places(others)
-    file_name, file_path = _own_file(path, use_dist)
+    file_name, file_path = own_file(path, use_dist)
     if not os.path.isfile(file_path):
         return _Verdict(False, f'{file_path} is missing or not a file')
     try:
@@ -426,7 +427,7 @@ def _decide_by_storage(metadata_path, path, state_dict, use_dist):
     """This rank's verdict from all that the metadata has about its file."""
     started_s = time.perf_counter()
     wanted = _wanted_places(state_dict)
-    file_name, file_path = _own_file(path, use_dist)
+    file_name, file_path = own_file(path, use_dist)
     if not os.path.isfile(file_path):
         return _Verdict(False, f'{file_path} is missing or not a file')
     stored = read_stored_places(metadata_path, file_name)
@@ -469,22 +470,16 @@ def _answer(
     check, decide, metadata_path, path, state_dict, use_dist, process_group
 ):
     """The answer of all ranks, None if this one declines; both are logged."""
-    try:
-        verdict = without_collector(
-            decide, metadata_path, path, state_dict, use_dist
-        )
-    except _Declined as declined:
-        _raise_signalled(declined)
-        verdict = _Verdict(None, str(declined))
-    except Exception as error:  # the stock check is right for all that is left
-        _raise_signalled(error)
-        verdict = _Verdict(None, f'{type(error).__name__}: {error}')
-    told = f"'{path}'"
-    if use_dist:
-        told = f'rank {paddle.distributed.get_rank()}: {told}'
-    if verdict.answer is None:
-        logger.info(f'{told}: the {check} does not apply: {verdict.reason}.')
-        return None
+    with failure_told(path, process_group, use_dist):
+        verdict = _verdict(decide, metadata_path, path, state_dict, use_dist)
+        told = f"'{path}'"
+        if use_dist:
+            told = f'rank {paddle.distributed.get_rank()}: {told}'
+        if verdict.answer is None:
+            logger.info(
+                f'{told}: the {check} does not apply: {verdict.reason}.'
+            )
+            return None
     answers = [verdict.answer]
     if use_dist:
         answers = []
@@ -500,6 +495,18 @@ def _answer(
     log = logger.warning if verdict.is_damage else logger.info
     log(f'{told} is not resumable locally: {reason}.')
     return False
+
+
+def _verdict(decide, *checked):
+    """What a check finds out alone; where it fails, it does not apply."""
+    try:
+        return without_collector(decide, *checked)
+    except _Declined as declined:
+        _raise_signalled(declined)
+        return _Verdict(None, str(declined))
+    except Exception as error:  # the stock check is right for all that is left
+        _raise_signalled(error)
+        return _Verdict(None, f'{type(error).__name__}: {error}')
 
 
 def _who_cannot(answers, process_group):

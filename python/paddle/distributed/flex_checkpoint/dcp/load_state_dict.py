@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import paddle
 from paddle.distributed.fleet.utils.log_util import logger
@@ -24,7 +25,11 @@ from paddle.distributed.fleet.utils.log_util import logger
 from .fast_resumable import (
     check_resumable_locally_by_storage,
     check_resumable_locally_fast,
+    own_file,
+    wanted_place,
 )
+from .metadata import LocalTensorIndex
+from .rank_failures import failure_told, outcome_shared
 from .storage_reader import without_collector
 from .utils import check_resumable_locally
 
@@ -50,10 +55,14 @@ def _resumable_locally(
         use_dist (bool): Whether more than one rank restores.
         process_group (Group|None): The ranks that restore; None for all.
         fast_resumable_check (bool): Whether to try other checks before the
-            stock one, for which the whole metadata is loaded and indexed.
+            stock one, for which the whole metadata is loaded and indexed,
+            and to let all ranks fail if one does.
 
     Returns:
         bool: The same on all ranks.
+
+    Raises:
+        RankFailedError: Another rank failed.
     """
     if not fast_resumable_check:
         _load_metadata(metadata_file)
@@ -65,13 +74,35 @@ def _resumable_locally(
     resumable = check_resumable_locally_fast(*checked)
     if resumable is None:
         resumable = check_resumable_locally_by_storage(*checked)
-    if not resumable:
-        without_collector(_load_metadata, metadata_file)
     if resumable is None:
+        with failure_told(path, process_group, use_dist):
+            without_collector(_load_metadata, metadata_file)
+            _rehearse_stock_check(path, state_dict, use_dist)
         resumable = check_resumable_locally(
             path, state_dict, _metadata_manager, use_dist, process_group
         )
+    if not resumable:
+        with outcome_shared(
+            path, process_group, use_dist, 'this rank could reshard'
+        ):
+            if _metadata_manager.is_metadata_list_empty():
+                without_collector(_load_metadata, metadata_file)
     return resumable
+
+
+def _rehearse_stock_check(path, state_dict, use_dist):
+    """Fail where the stock check would, but without communication."""
+    file_name, file_path = own_file(path, use_dist)
+    wanted = [(key, wanted_place(value)) for key, value in state_dict.items()]
+    if not os.path.isfile(file_path):
+        return
+    stored = _metadata_manager.get_file_storage_info().get(file_name, ())
+    stored = {replace(index, replica_id=None) for index in stored}
+    for key, place in wanted:
+        if place is None:
+            continue
+        if LocalTensorIndex(key, **place._asdict()) not in stored:
+            return  # what follows is not looked at
 
 
 def _log_restored(items, path, use_dist, started_s):
