@@ -224,6 +224,24 @@ class TestUnpickler(unittest.TestCase):
         value, _ = traced(b'N\x94\x97\x94h\0h\1\x87.', buffers=[b'x'])
         self.assertEqual(value, (b'x', None, b'x'))
 
+    def test_slot_is_filled_again(self):
+        """What MEMOIZE counts is slots, an empty one is an error."""
+        for fill in (b'K\1q\0', b'K\1r\0\0\0\0', b'K\1p0\n'):
+            value, _ = traced(b'N\x94' + fill + b'\x94h\0h\1\x87.')
+            self.assertEqual(value, (1, 1, 1))
+        for get in (b'h\1', b'j\1\0\0\0', b'g1\n'):
+            value, _ = traced(b'N\x94' + get + b'.')
+            self.assertIsInstance(value, (pickle.UnpicklingError, KeyError))
+
+    def test_persistent_ids_are_handed_out(self):
+        """Any object may be one, at once, and what comes back is pushed."""
+        value, trace = traced(frame(b'K\1K\2\x86Q') + b'K\3\x86.')
+        self.assertEqual(value, ((1, 2), 3))
+        self.assertEqual(
+            trace.events,
+            [('read', 1), ('read', 8), ('read', 6)] + [('read', 1)] * 4,
+        )
+
     def test_payload_is_read_into(self):
         for code in (b'C', b'B', b'\x8e', b'\x96'):
             for length in SIZES_BYTES:

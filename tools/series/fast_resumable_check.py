@@ -35,6 +35,7 @@ DCP = 'distributed/flex_checkpoint/dcp'
         'flex_checkpoint/test_fast_resumable_storage.py',
         'flex_checkpoint/test_fast_resumable_two_ranks.py',
         'flex_checkpoint/test_load_state_dict_metadata.py',
+        'flex_checkpoint/test_memo_upkeep.py',
         'flex_checkpoint/test_rank_failures.py',
         'flex_checkpoint/test_scan_tensor_shapes.py',
     ),
@@ -79,6 +80,10 @@ def fast_resumable_check(tree: Tree) -> None:
     tree.new(
         f'{DCP}/distcp_reader.py',
         why='finds names and shapes in what was read',
+    )
+    tree.new(
+        f'{DCP}/memo_upkeep.py',
+        why='keeps the memo small while metadata is unpickled',
     )
     tree.new(
         f'{DCP}/storage_reader.py',

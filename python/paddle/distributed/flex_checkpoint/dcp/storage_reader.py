@@ -25,8 +25,10 @@ what that class would refuse is refused. A file that holds anything beside the
 plain objects of a checkpoint is not recognised, and the stock check decides.
 Nothing that a file names is imported or called.
 
-Memory goes with the unpickler's memo: it keeps the tuples of every entry, and
-has 16 bytes for each number up to the largest one that the file stores under.
+Memory goes with the number of entries: a tuple and two stand-ins for each, and
+16 bytes for each number up to the largest one that the file stores under. What
+else the unpickler's memo would keep is let go of meanwhile (``memo_upkeep``),
+unless the file is of protocol 2 or 3.
 
 Not here: whether the data file is complete, which the stock check does not
 ask; and communication (``fast_resumable``).
@@ -38,10 +40,12 @@ import copyreg
 import gc
 import io
 import operator
+import os
 import pickle
 
 from paddle.framework.io_utils import _open_regular
 
+from .memo_upkeep import FrameStream, MemoUpkeep
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
 _INDEX_FIELDS = tuple(LocalTensorIndex.__dataclass_fields__)
@@ -67,6 +71,10 @@ _SHARD_FIELDS = (
     'flattened_range',
     'local_shape',
 )
+
+
+# How a pickle begins that has frames.
+_FRAMED = (b'\x80\x04\x95', b'\x80\x05\x95')
 
 
 def without_collector(function, *args):
@@ -99,17 +107,12 @@ class _StandIn:
         raise _NotRecognised('a class is called')
 
 
-def _stand_ins(emptied):
-    """The classes of one load.
-
-    States are emptied once they are taken over, for the memo of the unpickler
-    keeps them; a stream might use one for something else as well.
-
-    Args:
-        emptied (list): Receives the states.
+def _stand_ins():
+    """The classes of one load, and the upkeep of its memo.
 
     Returns:
-        dict[str, type]: By the name of the class that each stands for.
+        tuple[dict[str, type], MemoUpkeep]: By the name of the class that each
+        stands for.
     """
     index_fields = operator.itemgetter(*_INDEX_FIELDS)
     num_index_fields = len(_INDEX_FIELDS)
@@ -123,10 +126,8 @@ def _stand_ins(emptied):
             if len(state) != num_index_fields:
                 raise _NotRecognised('an index has other fields')
             fields = index_fields(state)
-            hash(fields)
-            self.fields = fields
-            state.clear()
-            emptied.append(state)
+            self.fields = tuple(map(share, fields, fields))
+            upkeep.unseen += 1
 
         def __hash__(self):
             return hash(self.fields)
@@ -143,8 +144,7 @@ def _stand_ins(emptied):
                 raise _NotRecognised('a shard has other fields')
             hash(shard_fields(state))
             self.is_hashable = True
-            state.clear()
-            emptied.append(state)
+            upkeep.unseen += 1
 
     class Whole(_StandIn):
         __slots__ = ('state',)
@@ -153,22 +153,29 @@ def _stand_ins(emptied):
         def __setstate__(self, state):
             self.state = dict(state)  # what follows does not change it
 
-    return {
+    upkeep = MemoUpkeep((Index, Shard))
+    share = upkeep.shared.setdefault
+    classes = {
         LocalTensorIndex.__name__: Index,
         LocalTensorMetadata.__name__: Shard,
         Metadata.__name__: Whole,
     }
+    return classes, upkeep
 
 
 class _StandInUnpickler(pickle.Unpickler):
     """Admits the metadata classes, by name, as stand-ins."""
 
-    def __init__(self, file, stand_ins):
+    def __init__(self, file, stand_ins, persistent_load):
         super().__init__(file, encoding='latin1')  # as paddle.load
         # What the process has registered for EXT opcodes goes past find_class
         # once it is cached.
         copyreg.clear_extension_cache()
         self._stand_ins = stand_ins
+        self._persistent_load = persistent_load
+
+    def persistent_load(self, pid):
+        return self._persistent_load(pid)
 
     def find_class(self, module, name):
         if module == Metadata.__module__ and name in self._stand_ins:
@@ -178,17 +185,20 @@ class _StandInUnpickler(pickle.Unpickler):
 
 def _load_storage(path):
     """The storage as it is, after the checks that the stock index makes."""
-    emptied = []
-    stand_ins = _stand_ins(emptied)
+    stand_ins, upkeep = _stand_ins()
     try:
         raw = _open_regular(path)
         with io.BufferedReader(raw, raw._blksize) as f:
-            whole = _StandInUnpickler(f, stand_ins).load()
-        if any(emptied):
-            raise _NotRecognised('a state has another use')
+            stream = f
+            if f.peek(3)[:3] in _FRAMED:
+                file_bytes = os.fstat(f.fileno()).st_size
+                stream = FrameStream(f, file_bytes, upkeep.next_frame)
+            whole = _StandInUnpickler(
+                stream, stand_ins, upkeep.persistent_load
+            ).load()
     finally:
         # The classes are garbage that refers to it until it is collected.
-        emptied.clear()
+        upkeep.clear()
     index_class, shard_class, whole_class = stand_ins.values()
     if type(whole) is not whole_class:
         raise _NotRecognised('it holds something else')
