@@ -17,11 +17,11 @@ py_test_modules(<name> MODULES <module> [ENVS <key>=<value> ...])
 
 Adds the test <name>, which runs the unittest module <module>.py of the
 current source directory under Python3_EXECUTABLE. PADDLE_PYTHON goes first in
-its PYTHONPATH; a PYTHONPATH among ENVS comes behind it. The working directory
-is the current binary directory. A module of which no test ran fails; one
-whose tests were all skipped counts as skipped. The time limit is
-PY_TEST_TIMEOUT_SECONDS until set_tests_properties(<name> PROPERTIES TIMEOUT
-<seconds>) sets another.
+its PYTHONPATH; a PYTHONPATH among ENVS comes behind it. PY_TEST_ENVS are more
+<key>=<value>, for every test. The working directory is the current binary
+directory. A module of which no test ran fails; one whose tests were all skipped
+counts as skipped. The time limit is PY_TEST_TIMEOUT_SECONDS until
+set_tests_properties(<name> PROPERTIES TIMEOUT <seconds>) sets another.
 ]]
 
 # Ten times what the slowest ordinary module takes on a busy 2-core machine.
@@ -56,6 +56,7 @@ function(py_test_modules name)
     NAME ${name}
     COMMAND
       "${CMAKE_COMMAND}" -E env "PYTHONPATH=${python_path}" ${environment}
+      ${PY_TEST_ENVS}
       "${Python3_EXECUTABLE}" -X faulthandler
       "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_py_test.py"
       "${CMAKE_CURRENT_SOURCE_DIR}" ${arg_MODULES}

@@ -142,7 +142,15 @@ class TestOutcomes(CliCase):
             code, _, _ = run('test', '-R', 'load', '-j', '4', '-V')
         self.assertEqual(code, 1)
         tests.assert_called_once_with(
-            Project(), ['-R', 'load', '-j', '4', '-V'], None
+            Project(), ['-R', 'load', '-j', '4', '-V'], None, sanitize=False
+        )
+
+    def test_sanitize_is_an_option_of_test(self):
+        with mock.patch.object(harness, 'run_tests', return_value=0) as tests:
+            code, _, _ = run('test', '-R', 'load', '--sanitize')
+        self.assertEqual(code, 0)
+        tests.assert_called_once_with(
+            Project(), ['-R', 'load'], None, sanitize=True
         )
 
 

@@ -114,11 +114,13 @@ class TestRunTests(unittest.TestCase):
             patcher.start()
             self.addCleanup(patcher.stop)
 
-    def run_tests(self, *ctest_args, paddle_python=None):
+    def run_tests(self, *ctest_args, paddle_python=None, sanitize=False):
         """Exit code and last line of `test`."""
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            code = harness.run_tests(self.project, ctest_args, paddle_python)
+            code = harness.run_tests(
+                self.project, ctest_args, paddle_python, sanitize=sanitize
+            )
         return code, output.getvalue().splitlines()[-1]
 
     def write(self, **modules):
@@ -165,6 +167,29 @@ class TestRunTests(unittest.TestCase):
             self.run_tests(paddle_python=tree),
             (EXIT_OK, '1 passed, 0 failed'),
         )
+
+    def stand_in_for_the_sanitizer(self, text):
+        folder = self.root / 'test' / 'legacy_test'
+        folder.mkdir(parents=True)
+        (folder / 'sanitizer_case.py').write_text(text)
+
+    def test_under_a_sanitizer(self):
+        """Its variables are those of one run, and no later one."""
+        self.stand_in_for_the_sanitizer('print("SAMPLE=2\\nFOUND=/a:/b")')
+        shows = "    def test_it(self):\n        import os\n        "
+        shows += "self.assertEqual(os.environ['SAMPLE'], {!r})\n        "
+        shows += "self.assertEqual(os.environ.get('FOUND'), {!r})\n"
+        self.write(environment=HEAD + shows.format('2', '/a:/b'))
+        passed = (EXIT_OK, '1 passed, 0 failed')
+        self.assertEqual(self.run_tests(sanitize=True), passed)
+        self.write(environment=HEAD + shows.format('1', None))
+        self.assertEqual(self.run_tests(), passed)
+
+    def test_no_sanitizer(self):
+        self.stand_in_for_the_sanitizer('import sys; sys.exit("no such thing")')
+        self.write(good=PASSES)
+        with self.assertRaisesRegex(ForkError, '^no such thing$'):
+            self.run_tests(sanitize=True)
 
     def test_a_build_directory_of_another_checkout_is_made_anew(self):
         self.write(good=PASSES)

@@ -88,6 +88,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar='DIR',
         help='test the package paddle in DIR instead of the fork tree',
     )
+    test.add_argument(
+        '--sanitize',
+        action='store_true',
+        help='run the tests of loading, not those of tools/, under the '
+        'AddressSanitizer of gcc, which finds accesses to memory that is '
+        'free or not theirs',
+    )
     add(
         run_build,
         'build',
@@ -245,7 +252,12 @@ def run_build(options: argparse.Namespace) -> int:
 
 def run_test(options: argparse.Namespace) -> int:
     """`test`"""
-    return harness.run_tests(Project(), options.more, options.paddle_python)
+    return harness.run_tests(
+        Project(),
+        options.more,
+        options.paddle_python,
+        sanitize=options.sanitize,
+    )
 
 
 def run_demo(options: argparse.Namespace) -> int:

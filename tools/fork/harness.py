@@ -25,6 +25,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from .console import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ForkError, step
+from .environment import clean_environ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,11 @@ SHOW_ONLY = re.compile(r'-N|--show-only|--print-labels|-h|--help|--version')
 
 
 def run_tests(
-    project: Project, ctest_args: Sequence[str], paddle_python: Path | None
+    project: Project,
+    ctest_args: Sequence[str],
+    paddle_python: Path | None,
+    *,
+    sanitize: bool = False,
 ) -> int:
     """Sets up, configures, runs the tests and counts them.
 
@@ -48,12 +53,14 @@ def run_tests(
         ctest_args(Sequence): handed to ctest as they are.
         paddle_python(Path, optional): directory that holds the package
             `paddle` to test. Default: None, the fork tree.
+        sanitize(bool, optional): run what goes to Paddle, and that alone,
+            under AddressSanitizer. Default: False.
 
     Returns:
         int: EXIT_OK when tests ran and all of them passed.
 
     Raises:
-        ForkError: set-up or configuration failed.
+        ForkError: set-up or configuration failed, or there is no sanitizer.
     """
     tree = paddle_python or project.tree
     if paddle_python and not (tree / 'paddle' / '__init__.py').is_file():
@@ -63,7 +70,8 @@ def run_tests(
         )
     python = project.set_up(with_tree=paddle_python is None)
     search_path = os.pathsep.join([*os.get_exec_path(), str(python.parent)])
-    configure(project, python, tree, search_path)
+    variables = sanitizer_variables(project, python, tree) if sanitize else []
+    configure(project, python, tree, search_path, variables)
     step('running the tests')
     counts, exit_code = run_ctest(project.ctest, ctest_args, search_path)
     if any(SHOW_ONLY.match(arg) for arg in ctest_args):
@@ -75,8 +83,28 @@ def run_tests(
     return EXIT_OK if passed else EXIT_FAILED
 
 
+def sanitizer_variables(
+    project: Project, python: Path, tree: Path
+) -> list[str]:
+    """The environment of a test under AddressSanitizer, as NAME=VALUE."""
+    helper = project.root / 'test' / 'legacy_test' / 'sanitizer_case.py'
+    done = subprocess.run(
+        [python, helper, project.root / 'build' / 'sanitizer'],
+        env=clean_environ(PYTHONPATH=str(tree)),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise ForkError(done.stderr.strip())
+    return done.stdout.splitlines()
+
+
 def configure(
-    project: Project, python: Path, tree: Path, search_path: str
+    project: Project,
+    python: Path,
+    tree: Path,
+    search_path: str,
+    variables: Sequence[str] = (),
 ) -> None:
     """Runs CMake; on a build directory it cannot use, once more from none."""
     cmake = find_tool('cmake', search_path)
@@ -86,6 +114,8 @@ def configure(
         f'-DCMAKE_MAKE_PROGRAM={find_tool("ninja", search_path)}',
         f'-DPython3_EXECUTABLE={python}',
         f'-DPADDLE_PYTHON={tree.resolve()}',
+        # Also when there are none: CMake remembers the last ones.
+        f'-DPY_TEST_ENVS={";".join(variables)}',
     ]
     step(f'configuring {project.ctest}')
     done = subprocess.run(command, capture_output=True, text=True)
