@@ -36,6 +36,7 @@ from .load_state_dict_num_workers import LOAD_STATE_DICT
         'flex_checkpoint/test_restore_in_place_faults.py',
         'flex_checkpoint/test_restore_in_place_nth_fault.py',
         'flex_checkpoint/test_restore_in_place_two_ranks.py',
+        'legacy_test/test_load_state_dict_ctrl_c.py',
     ),
 )
 def restore_in_place(tree: Tree) -> None:
