@@ -100,7 +100,7 @@ class TestShapes(DistcpFileTest):
     @parameterized.expand(PROTOCOLS)
     def test_every_kind_of_array(self, protocol):
         arrays = sample_arrays()
-        self.dump({**arrays, NAME_TABLE: {'a': 'b'}}, protocol)
+        self.dump({**arrays, NAME_TABLE: {'scalar': 'b'}}, protocol)
         shapes = scan_tensor_shapes(self.path)
         self.assertEqual(shapes, shapes_of(arrays))
         self.assertEqual(list(shapes), list(arrays))
@@ -351,6 +351,77 @@ class TestOtherContent(DistcpFileTest):
                 self.dump({'a': Odd()})
                 self.check_refused('expected')
 
+    def check_dtype_refused(self, arguments, state):
+        class Odd:
+            def __reduce__(self):
+                return np.dtype, arguments, state
+
+        function, made_of, (version, shape, _, *rest) = np.ones(3).__reduce__()
+
+        class OfOdd:
+            def __reduce__(self):
+                return function, made_of, (version, shape, Odd(), *rest)
+
+        self.dump({'a': OfOdd()})
+        self.check_refused('expected')
+
+    def test_dtype_of_another_kind(self):
+        _, arguments, state = np.dtype('f8').__reduce__()
+        self.assertEqual(len(state), 8)
+        for odd in ((None, True), (False, ()), (False, 'x'), (0.5, True)):
+            self.check_dtype_refused(('f8', *odd), state)
+        for at, value in enumerate(state):
+            if value is not None and at != 1:
+                changed = (*state[:at], float(value), *state[at + 1 :])
+                self.check_dtype_refused(arguments, changed)
+
+    def test_dtype_with_more_or_fewer_arguments(self):
+        for arguments in (b'', b'\x89', b'\x89\x89}', b'\x89\x89\x89\x89'):
+            self.write(
+                b'\x80\x05}X\1\0\0\0a'
+                b'cnumpy\ndtype\n(X\2\0\0\0f8' + arguments + b'tRs.'
+            )
+            self.check_refused('__init__')
+
+    @parameterized.expand([(False,), (True,)])
+    def test_payload_that_is_a_key(self, is_walked):
+        """A bytearray cannot be one, so paddle.load fails too."""
+
+        def frame(content):
+            return b'\x95' + len(content).to_bytes(8, 'little') + content
+
+        if is_walked:
+            walked = mock.patch.object(
+                distcp_reader, '_walk_compact', return_value=None
+            )
+            walked.start()
+            self.addCleanup(walked.stop)
+        table = b'}\x8c' + bytes([len(NAME_TABLE)]) + NAME_TABLE.encode() + b'}'
+        length = (65536).to_bytes(8, 'little')
+        for opcode, words in (
+            (b'\x8e', 'table of names'),
+            (b'\x96', 'unhashable'),
+        ):
+            payload = opcode + length + bytes(65536)
+            self.write(b'\x80\5' + frame(table) + payload + frame(b'K\1ss.'))
+            self.check_refused(words)
+
+    @parameterized.expand(
+        [
+            ('none', None),
+            ('list', ['a']),
+            ('other', {'b': 'x'}),
+            ('int', {1: 'x'}),
+        ]
+    )
+    def test_names_of_something_else(self, _, names):
+        self.dump({'a': np.ones(3), NAME_TABLE: names})
+        with self.assertRaises((AttributeError, KeyError)):
+            paddle.load(self.path)
+        self.check_refused('table of names')
+        self.dump({'a': np.ones(3), 'b': np.ones(2), NAME_TABLE: {'b': 'x'}})
+        self.assertEqual(scan_tensor_shapes(self.path), {'a': (3,), 'b': (2,)})
+
 
 class TestNothingIsCalled(DistcpFileTest):
     @parameterized.expand(PROTOCOLS)
@@ -396,10 +467,10 @@ class TestNothingIsCalled(DistcpFileTest):
             ('reduce_marker', b'cnumpy\nndarray\n)R'),
             ('newobj', b'cnumpy\ndtype\n)\x81'),
             ('newobj_marker', b'cnumpy\nndarray\n)\x81'),
-            ('build', b'cnumpy\ndtype\n(X\2\0\0\0f4tR}b'),
-            ('appends', b'cnumpy\ndtype\n(X\2\0\0\0f4tR(K\1e'),
-            ('setitems', b'cnumpy\ndtype\n(X\2\0\0\0f4tR(K\1K\2u'),
-            ('key', b'}cnumpy\ndtype\n(X\2\0\0\0f4tRK\1s'),
+            ('build', b'cnumpy\ndtype\n(X\2\0\0\0f4\x89\x88tR}b'),
+            ('appends', b'cnumpy\ndtype\n(X\2\0\0\0f4\x89\x88tR(K\1e'),
+            ('setitems', b'cnumpy\ndtype\n(X\2\0\0\0f4\x89\x88tR(K\1K\2u'),
+            ('key', b'}cnumpy\ndtype\n(X\2\0\0\0f4\x89\x88tRK\1s'),
             ('encode', b'c_codecs\nencode\n(X\1\0\0\0aX\5\0\0\0rot13tR'),
             ('persistent', b'X\1\0\0\0aQ'),
             ('extension', b'\x82\1'),

@@ -74,6 +74,13 @@ _MAX_COMPACT_BYTES = 16 * 1024 * 1024
 _INNER_FRAME = re.compile(rb'\x95.{4}\0{4}', re.DOTALL)
 
 
+class BytearrayPayload(_Payload):
+    """Stands for a bytearray, which cannot be hashed."""
+
+    __slots__ = ()
+    __hash__ = None
+
+
 class CountedFile:
     """Bytes of an open file at any offset, counted.
 
@@ -173,6 +180,8 @@ def _read_frames(file, parts, payloads):
         ):
             return b''
         parts += content, _PAYLOAD_TOKEN
-        fields = offset, start, length, code == _BYTEARRAY8
-        payloads.append(new_tuple(_Payload, fields))
+        is_bytearray = code == _BYTEARRAY8
+        fields = offset, start, length, is_bytearray
+        payload_class = BytearrayPayload if is_bytearray else _Payload
+        payloads.append(new_tuple(payload_class, fields))
         offset = start + length

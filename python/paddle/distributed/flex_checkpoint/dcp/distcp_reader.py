@@ -47,7 +47,12 @@ from paddle.framework.io_utils import (
     _raise_signalled,
 )
 
-from .compact_pickle import TOKEN, CountedFile, read_compact
+from .compact_pickle import (
+    TOKEN,
+    BytearrayPayload,
+    CountedFile,
+    read_compact,
+)
 
 # The dtypes that Tensor.numpy() gives (bfloat16 travels as u2, float8 as i1 or
 # u1); anything else in a .distcp file is no tensor.
@@ -108,8 +113,13 @@ class _Blob(_Inert):
 
 
 # A _Payload stands for itself until all is checked, for there are many.
-_NOT_READ_TYPES = frozenset((_Blob, _Payload))
+_NOT_READ_TYPES = frozenset((_Blob, _Payload, BytearrayPayload))
 _DATA_TYPES = _NOT_READ_TYPES | {bytes, bytearray}
+
+
+# Of a dtype of plain items, but for the byte order.
+_DTYPE_STATE = [3, None, None, None, -1, -1, 0]
+_DTYPE_STATE_TYPES = list(map(type, _DTYPE_STATE))
 
 
 class _Dtype:
@@ -117,16 +127,18 @@ class _Dtype:
 
     __slots__ = ('code', 'item_bytes')
 
-    def __init__(self, code, *_):
+    def __init__(self, code, align, copy):
         self.code = code
         self.item_bytes = _ITEM_BYTES.get(code)
+        if not {type(align), type(copy)} <= {int, bool}:
+            self.item_bytes = None
 
     def __setstate__(self, state):
         version, byte_order, *rest = state
         if (
-            version != 3
-            or byte_order not in ('<', '|')
-            or rest != [None, None, None, -1, -1, 0]
+            byte_order not in ('<', '|')
+            or [version, *rest] != _DTYPE_STATE
+            or list(map(type, [version, *rest])) != _DTYPE_STATE_TYPES
         ):
             self.item_bytes = None
 
@@ -414,7 +426,10 @@ def _walk(file):
 
     def blobs():
         while True:
-            yield stream.next_payload()
+            payload = stream.next_payload()
+            yield (
+                BytearrayPayload(*payload) if payload.is_bytearray else payload
+            )
 
     value = _ShapeUnpickler(stream, buffers=blobs()).load()
     if stream.read(1) or file.read_at(file.file_bytes - 1, 1) != pickle.STOP:
@@ -436,7 +451,16 @@ def _checked_arrays(fd, path):
             f'{path}: expected a complete pickle of tensors, '
             f'but received {type(error).__name__}: {error}'
         ) from error
+    has_names = _NAME_TABLE_KEY in arrays
     names = arrays.pop(_NAME_TABLE_KEY, None)
+    # `paddle.load` looks up what it names.
+    if has_names and not (
+        type(names) is dict and names.keys() <= arrays.keys()
+    ):
+        raise DistcpFormatError(
+            f'{path}: expected a table of names of its tensors, '
+            f'but received {type(names).__name__} with others'
+        )
     _check_arrays(arrays, path)
     return arrays, names, file.bytes_read
 
@@ -456,8 +480,9 @@ def _stand_ins(fd, path):
     """
     arrays, names, bytes_read = _checked_arrays(fd, path)
     for array in arrays.values():
-        if type(array.data) is _Payload:
-            array.data = _Blob(array.data.length_bytes, array.data)
+        if isinstance(array.data, _Payload):
+            payload = _Payload(*array.data)
+            array.data = _Blob(payload.length_bytes, payload)
     return arrays, names, bytes_read
 
 
