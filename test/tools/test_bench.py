@@ -481,7 +481,7 @@ class TestResume(BenchCase):
             'sharded decisions': 2,
             'metadata loads': 2,
             'scans': 2,
-            'restores': 3,
+            'restores': 4,
         }
         for part, ways in lengths.items():
             self.assertEqual(len(figures[part]), 2 * ways)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,19 +282,21 @@ def measure_restores(folder: Path, options: argparse.Namespace) -> Part | None:
     )
     call_fresh(resume_jobs.save_state, checkpoint)
 
-    def way(**arguments: int) -> Callable[..., Any]:
+    def way(restore: Callable[..., None], **arguments: int) -> Callable:
         return lambda call: call(
-            resume_jobs.timed_restore,
-            resume_jobs.restore,
-            checkpoint,
-            **arguments,
+            resume_jobs.timed_restore, restore, checkpoint, **arguments
         )
 
-    workers = options.num_workers
+    workers, cpus = options.num_workers, len(os.sched_getaffinity(0))
     rows = compare(
         {
-            'load_state_dict': way(),
-            f'num_workers={workers}': way(num_workers=workers),
+            'load_state_dict': way(resume_jobs.restore),
+            f'num_workers={workers}': way(
+                resume_jobs.restore, num_workers=workers
+            ),
+            f'bare reads, {cpus} threads': way(
+                resume_jobs.read_alone, num_threads=cpus
+            ),
         },
         options.rounds,
         'restore',
@@ -305,7 +308,8 @@ def measure_restores(folder: Path, options: argparse.Namespace) -> Part | None:
         'restores',
         f'load_state_dict of {format_bytes(checkpoint.payload_bytes)} in '
         f'tensors of {format_bytes(checkpoint.tensor_bytes)} on one rank, all '
-        'bytes verified.',
+        'bytes verified, and bare reads of the same bytes to where the '
+        'tensors are.',
         RESTORE_COLUMNS,
         rows,
     )
