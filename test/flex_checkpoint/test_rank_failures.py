@@ -23,8 +23,11 @@ from unittest import mock
 import paddle
 import paddle.distributed as dist
 from fast_resumable_case import CheckpointTest
+from paddle.distributed.flex_checkpoint.dcp import (
+    fast_resumable,
+    rank_failures,
+)
 from paddle.distributed.flex_checkpoint.dcp import load_state_dict as loader
-from paddle.distributed.flex_checkpoint.dcp import rank_failures
 from paddle.distributed.flex_checkpoint.dcp.rank_failures import (
     RankFailedError,
     failure_told,
@@ -278,33 +281,72 @@ class TestLoad(CheckpointTest):
         self.assertEqual(type(stock_error), type(error))
         self.assertEqual(str(stock_error), str(error))
 
-    def test_place_that_the_stock_check_cannot_compare(self):
-        """It is told if the stock check comes to it, as it stands."""
-        weights = {
-            key: ShardedWeight(key, paddle.ones([6]), (6,), (6,), offset)
-            for key, offset in (('a', (0,)), ('b', ([0],)))
-        }
-        for state_dict, is_compared in (
-            (weights, True),
-            ({**weights, 'a': paddle.ones([7])}, False),
+    def stock_tier(self, state_dict, error, answer):
+        """The stock check decides, as it stands and in the place of others."""
+        self.target = state_dict
+        results = []
+        for fast in (True, False):
+            with (
+                self.declines(),
+                mock.patch.object(
+                    loader, 'is_sharded_state_dict', lambda *args: False
+                ),
+                mock.patch.object(loader, 'local_load_state_dict'),
+                mock.patch.object(paddle, 'load', wraps=paddle.load) as load,
+            ):
+                results.append(self.load(others=(), fast=fast))
+            load.assert_called_once_with(self.metadata_path)
+        (own, told), (stock, sent) = results
+        self.assertEqual(repr(own), repr(stock))
+        if error is None:
+            self.assertIsNone(own)
+            self.assertEqual((told, sent), ([answer, None], [answer]))
+        else:
+            self.assertRegex(str(own), error)
+            self.assertEqual((len(told), sent), (1, []))
+
+    def test_what_the_stock_check_comes_to(self):
+        weight, odd = (
+            ShardedWeight('a', paddle.ones([6]), (6,), (6,), offset)
+            for offset in ((0,), ([0],))
+        )
+        nowhere = paddle.ones([1])
+        nowhere._clear()
+        self.stock_tier({'a': weight}, None, True)
+        self.stock_tier({'c': nowhere, 'a': weight}, None, True)
+        self.stock_tier({'a': weight, 'b': odd}, 'unhashable', None)
+        self.stock_tier({'c': nowhere, 'b': odd}, 'unhashable', None)
+        # What follows the first tensor that does not fit is not looked at.
+        self.stock_tier({'a': paddle.ones([7]), 'b': odd}, None, False)
+        os.remove(self.data_path())
+        self.stock_tier({'a': weight, 'b': odd}, None, False)
+
+    def test_error_in_telling_of_an_answer(self):
+        os.truncate(self.metadata_path, 9)
+        with mock.patch.object(
+            fast_resumable.logger, 'info', side_effect=OSError('no space')
         ):
-            self.target = state_dict
-            errors = {}
-            for fast in (True, False):
-                with (
-                    self.declines(),
-                    mock.patch.object(
-                        loader, 'is_sharded_state_dict', lambda *args: False
-                    ),
-                ):
-                    errors[fast], sent = self.load(others=(), fast=fast)
-                if is_compared:
-                    self.assertRegex(str(errors[fast]), 'unhashable')
-                    self.assertEqual(len(sent), fast)
+            error, sent = self.load(others=())
+        self.assertRegex(str(error), 'no space')
+        self.assertEqual(len(sent), 1)
+        self.assertRegex(sent[0], 'raises .* OSError: no space')
+
+    def test_rank_that_is_alone(self):
+        for damage, told in (
+            (mock.Mock(), None),
+            (self.truncate_metadata, ValueError),
+            (self.remove_metadata, AssertionError),
+        ):
+            damage()
+            loader.PATH_TO_CHECKPOINT_FILES.clear()
+            gathers = Gathers()
+            with gathers.patched():
+                if told is None:
+                    dist.load_state_dict(self.target, self.path)
                 else:
-                    self.assertIsNone(errors[fast])
-                    self.assertEqual(sent, [False, None][: 1 + fast])
-            self.assertEqual(str(errors[True]), str(errors[False]))
+                    with self.assertRaises(told):
+                        dist.load_state_dict(self.target, self.path)
+            self.assertEqual(gathers.sent, [])
 
     def test_local_restore(self):
         self.assertEqual(self.load(others=()), (None, [True, None]))
