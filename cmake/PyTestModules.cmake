@@ -26,6 +26,10 @@ set_tests_properties(<name> PROPERTIES TIMEOUT <seconds>) sets another.
 
 # Ten times what the slowest ordinary module takes on a busy 2-core machine.
 set(PY_TEST_TIMEOUT_SECONDS 120)
+if(PY_TEST_ENVS MATCHES "LD_PRELOAD=")
+  # A sanitizer triples it.
+  set(PY_TEST_TIMEOUT_SECONDS 360)
+endif()
 
 # SKIPPED in run_py_test.py.
 set(PY_TEST_SKIPPED 77)
