@@ -92,7 +92,7 @@ def fast_resumable_check(tree: Tree) -> None:
     )
     tree.new(
         f'{DCP}/rank_failures.py',
-        why='an error of one rank becomes an error of all',
+        why='tells the other ranks what one fails with',
     )
     tree.new(f'{DCP}/fast_resumable.py', why='the decision')
 
