@@ -391,6 +391,9 @@ def check_resumable_locally_fast(
 
     Returns:
         bool|None: Whether all ranks can restore locally. None where the fast check does not apply and another has to decide: a tensor is split, or the metadata cannot be read in part.
+
+    Raises:
+        RankFailedError: Another rank, in whatever check, has failed.
     """
     return _answer(
         'fast check', _decide, metadata_path, path, state_dict, use_dist,
