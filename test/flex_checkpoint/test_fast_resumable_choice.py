@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+import contextlib
 import os
 import unittest
 from unittest import mock
@@ -131,6 +132,24 @@ class TestChoice(CheckpointTest):
                 None,
                 fast_resumable_check,
             )
+
+    @parameterized.expand([('fast', 0), ('stock', 1), ('off', 1)])
+    def test_collector_runs_where_metadata_was_loaded(self, check, runs):
+        wanted = {key: paddle.zeros(t.shape) for key, t in self.tensors.items()}
+        declines = mock.Mock(return_value=None)
+        with (
+            mock.patch.object(loader.gc, 'collect') as collect,
+            contextlib.ExitStack() as stack,
+        ):
+            for name in ('fast', 'by_storage') if check == 'stock' else ():
+                name = f'check_resumable_locally_{name}'
+                stack.enter_context(mock.patch.object(loader, name, declines))
+            dist.load_state_dict(
+                wanted, self.path, fast_resumable_check=check != 'off'
+            )
+        self.assertEqual(collect.call_count, runs)
+        self.assertTrue(loader._metadata_manager.is_metadata_list_empty())
+        self.assertEqual(float(wanted['b']), 3.0)
 
     def test_true_and_false_are_final(self):
         for state_dict, expected in (

@@ -489,6 +489,54 @@ class TestReplaceStatements(WiringCase):
                 )
 
 
+class TestGuardStatements(WiringCase):
+    @staticmethod
+    def edit(module):
+        module.function('f').guard_statements(
+            ['m.clear', 'collect'], 'not m.empty()', after='load', why=WHY
+        )
+
+    ROW = '    m.clear()\n    collect()\n'
+    GUARDED = '    if not m.empty():\n        m.clear()\n        collect()\n'
+
+    def test_first_row_behind_the_call(self):
+        for before, after in [
+            ('def f():\n    load(1)\n', ''),
+            (f'def f():\n{self.ROW}    load()\n    log()\n', self.ROW),
+            ('def f():\n    if x:\n        a = load()\n', '    return 1\n'),
+        ]:
+            with self.subTest(before):
+                self.assert_wired(
+                    before + self.ROW + after,
+                    self.edit,
+                    before + self.GUARDED + after,
+                )
+
+    def test_other_condition(self):
+        row = self.ROW.replace('    ', '        ')
+        self.assert_wired(
+            f'def f():\n    load()\n    if m:\n{row}',
+            self.edit,
+            'def f():\n    load()\n    if m:\n'
+            + self.GUARDED.replace('    ', '        ').replace(
+                '                ', '            '
+            ),
+        )
+
+    def test_what_is_not_there(self):
+        row = '1 row of statements that call m.clear, collect'
+        for body, what in [
+            (self.ROW, 'f: expected 1 call of load, but found 0'),
+            (
+                f'    load()\n    load()\n{self.ROW}',
+                'f: expected 1 call of load, but found 2 (lines 2, 3)',
+            ),
+            (f'{self.ROW}    load()\n', f'f: expected {row}, but found 0'),
+        ]:
+            with self.subTest(body):
+                self.assert_missed(f'def f():\n{body}', self.edit, what)
+
+
 class TestEncloseStatements(WiringCase):
     @staticmethod
     def edit(module):

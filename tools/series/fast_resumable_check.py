@@ -154,6 +154,13 @@ def fast_resumable_check(tree: Tree) -> None:
         ')',
         why='no rank may go on with what it restored where another failed',
     )
+    top.guard_statements(
+        ['_metadata_manager.clear', 'gc.collect'],
+        'not _metadata_manager.is_metadata_list_empty()',
+        after='local_load_state_dict',
+        why='the collector takes 50 ms and more, and frees nothing where no '
+        'metadata was loaded',
+    )
 
     local = dcp.function('local_load_state_dict')
     local.insert_at_start(

@@ -52,6 +52,7 @@ _CODE = {
     'insert_at_start': 'text',
     'replace_statements': 'text',
     'enclose_statements': 'text',
+    'guard_statements': 'text',
     'swap_call': 'text',
     'add_import': 'text',
 }

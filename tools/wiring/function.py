@@ -155,7 +155,7 @@ class Function:
             and ast.unparse(n.items[0]).startswith(f'{callee}(')
         ]
         if not around:
-            self._put_head(run, f'with {text}:', why)
+            self._put_head('enclose_statements', run, f'with {text}:', why)
         elif around[0].body == run and (
             [ast.unparse(i) for i in around[0].items] == [ast.unparse(ours)]
         ):
@@ -163,7 +163,44 @@ class Function:
         else:
             self._conflict(f'another with {callee}')
 
-    def _put_head(self, run: list[ast.stmt], head: str, why: str) -> None:
+    def guard_statements(
+        self, anchors: Sequence[str], text: str, *, after: str, why: str
+    ) -> None:
+        """An `if` around the first row of statements behind a call.
+
+        Args:
+            anchors(Sequence[str]): the calls of the row.
+            text(str): the condition.
+            after(str): the anchor of the call.
+            why(str): the reason.
+        """
+        ours = ast.parse(text, mode='eval').body
+        anchor = Anchor(after)
+        calls = [n for n in ast.walk(self._node) if anchor.matches(n)]
+        if len(calls) != 1:
+            self._miss(f'1 call of {after}', lines_found(calls))
+            return
+        rows = [
+            row
+            for row in rows_of(self._node, anchors)
+            if row[0].lineno > calls[0].lineno
+        ]
+        if not rows:
+            self._miss_row(anchors, rows)
+            return
+        row = min(rows, key=lambda row: row[0].lineno)
+        if any(
+            n.body == row and same_code(n.test, ours)
+            for n in ast.walk(self._node)
+            if isinstance(n, ast.If)
+        ):
+            self._had('guard_statements', why, f'"if {text}"')
+        else:
+            self._put_head('guard_statements', row, f'if {text}:', why)
+
+    def _put_head(
+        self, verb: str, run: list[ast.stmt], head: str, why: str
+    ) -> None:
         module = self._module
         start, end = module.span(run[0])[0], module.span(run[-1])[1]
         rest = module.text[end : module.line_end(end)].lstrip()
@@ -177,7 +214,7 @@ class Function:
             indent = module.indent(start)
             head = reindented(head, indent)
             module.put(start, end, f'{head}\n{indent}    {deeper}')
-            self._did('enclose_statements', why)
+            self._did(verb, why)
 
     def _miss_row(
         self, anchors: Sequence[str], rows: list[list[ast.stmt]]
@@ -438,7 +475,7 @@ class MissingFunction:
         pass
 
     append_item = insert_before_return = insert_at_start = _ignore
-    replace_statements = enclose_statements = _ignore
+    replace_statements = enclose_statements = guard_statements = _ignore
     swap_call = wrap_call = add_argument = add_parameter = _ignore
     add_doc_option = add_doc_args = _ignore
 
