@@ -48,29 +48,16 @@ from paddle.framework.io_utils import _open_regular
 from .memo_upkeep import FrameStream, MemoUpkeep
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
-_INDEX_FIELDS = tuple(LocalTensorIndex.__dataclass_fields__)
-
-# Replicas are alike to the check: all fields but the number of the replica.
-_place_of = operator.itemgetter(
-    *(
-        _INDEX_FIELDS.index(name)
-        for name in (
-            'tensor_key',
-            'global_offset',
-            'is_flattened',
-            'flattened_range',
-            'local_shape',
-        )
-    )
-)
-
-# What the stock check hashes of a shard.
-_SHARD_FIELDS = (
+# Replicas are alike to the check.
+_PLACE_FIELDS = (
     'global_offset',
     'is_flattened',
     'flattened_range',
     'local_shape',
 )
+
+_NUM_INDEX_FIELDS = len(LocalTensorIndex.__dataclass_fields__)
+_NUM_SHARD_FIELDS = len(LocalTensorMetadata.__dataclass_fields__)
 
 
 # How a pickle begins that has frames.
@@ -114,19 +101,20 @@ def _stand_ins():
         tuple[dict[str, type], MemoUpkeep]: By the name of the class that each
         stands for.
     """
-    index_fields = operator.itemgetter(*_INDEX_FIELDS)
-    num_index_fields = len(_INDEX_FIELDS)
-    shard_fields = operator.itemgetter(*_SHARD_FIELDS)
-    num_shard_fields = len(LocalTensorMetadata.__dataclass_fields__)
+    place_of = operator.itemgetter(*_PLACE_FIELDS)
 
     class Index(_StandIn):
         __slots__ = ('fields',)
 
         def __setstate__(self, state):
-            if len(state) != num_index_fields:
+            if len(state) != _NUM_INDEX_FIELDS:
                 raise _NotRecognised('an index has other fields')
-            fields = index_fields(state)
-            self.fields = tuple(map(share, fields, fields))
+            key, place = state['tensor_key'], place_of(state)
+            self.fields = (
+                share(key, key),
+                share(place, place),
+                state['replica_id'],
+            )
             upkeep.unseen += 1
 
         def __hash__(self):
@@ -140,9 +128,9 @@ def _stand_ins():
         __hash__ = None
 
         def __setstate__(self, state):
-            if len(state) != num_shard_fields:
+            if len(state) != _NUM_SHARD_FIELDS:
                 raise _NotRecognised('a shard has other fields')
-            hash(shard_fields(state))
+            hash(place_of(state))  # as the stock check does
             self.is_hashable = True
             upkeep.unseen += 1
 
@@ -241,8 +229,10 @@ def read_stored_places(path, file_name):
         OSError: The file cannot be read.
         Exception: Of any class, for a file that is not recognised.
     """
+    storage = without_collector(_load_storage, path)
     return {
-        _place_of(index.fields)
-        for index, name in without_collector(_load_storage, path).items()
-        if name == file_name
+        (key, *place)
+        for key, place, _ in (
+            index.fields for index, name in storage.items() if name == file_name
+        )
     }
