@@ -33,10 +33,10 @@ sys.path.append(
 
 from nth_fault_case import (
     NO_MEMORY,
-    NO_THREAD,
     POINTS,
     READ_ERRORS,
     NthFaults,
+    ThreadFaults,
     attempts_of,
     attribute,
     no_bytes,
@@ -159,23 +159,13 @@ class TestReads(NthFaultCase):
             )
 
 
-class TestMemoryAndThreads(NthFaultCase):
+class TestMemoryAndThreads(ThreadFaults, NthFaultCase):
     @parameterized.expand([('view', 7), ('buffer', 1)])
     def test_memory(self, point, least):
         for lasting in False, True:
             self.check_until_none_fires(
                 point, NO_MEMORY, lasting=lasting, least=least
             )
-
-    @parameterized.expand([('RuntimeError', NO_THREAD), ('memory', NO_MEMORY)])
-    def test_thread(self, name, fault):
-        for lasting in False, True:
-            self.check_until_none_fires(
-                'thread', fault, lasting=lasting, least=3
-            )
-
-    def test_put(self):
-        self.check_until_none_fires('put', NO_MEMORY, harmless=None)
 
     @parameterized.expand([('get',), ('exists',), ('sleep',)])
     def test_waiting(self, point):

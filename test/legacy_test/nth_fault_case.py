@@ -34,6 +34,7 @@ from num_workers_case import (
     warnings_in,
 )
 from paddle.framework import io_utils
+from parameterized import parameterized
 
 # More calls than any load here makes; a loop that gets so far does not end.
 MOST_CALLS = 500
@@ -315,3 +316,18 @@ class NthFaults:
         self.assertGreater(number, least, f'calls of {point}')
         after, _ = tracemalloc.get_traced_memory()
         self.assertLess(after - before, self.payload_bytes)
+
+
+class ThreadFaults:
+    """Tests of the start of threads and of their results, with NthFaults."""
+
+    @parameterized.expand([('RuntimeError', NO_THREAD), ('memory', NO_MEMORY)])
+    def test_thread(self, name, fault):
+        for lasting in False, True:
+            self.check_until_none_fires(
+                'thread', fault, lasting=lasting, least=3
+            )
+
+    def test_put(self):
+        """A worker ends, others may do its work."""
+        self.check_until_none_fires('put', NO_MEMORY, harmless=None)

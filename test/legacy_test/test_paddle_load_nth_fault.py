@@ -23,9 +23,9 @@ import numpy as np
 import paddle
 from nth_fault_case import (
     NO_MEMORY,
-    NO_THREAD,
     READ_ERRORS,
     NthFaults,
+    ThreadFaults,
     attempts_of,
     no_bytes,
     no_count,
@@ -112,7 +112,7 @@ class TestReads(NthFaultCase):
             )
 
 
-class TestMemoryAndThreads(NthFaultCase):
+class TestMemoryAndThreads(ThreadFaults, NthFaultCase):
     @parameterized.expand(
         [('target', 4), ('bytes', 3), ('address', 3), ('bytearray', 1),
          ('view', 7)]
@@ -127,17 +127,6 @@ class TestMemoryAndThreads(NthFaultCase):
         self.check_until_none_fires(
             'madvise', refused, lasting=True, harmless=True, least=4
         )
-
-    @parameterized.expand([('RuntimeError', NO_THREAD), ('memory', NO_MEMORY)])
-    def test_thread(self, name, fault):
-        for lasting in False, True:
-            self.check_until_none_fires(
-                'thread', fault, lasting=lasting, least=3
-            )
-
-    def test_put(self):
-        """A worker ends, others may do its work."""
-        self.check_until_none_fires('put', NO_MEMORY, harmless=None)
 
     def test_get(self):
         """How often the main thread waits is chance."""

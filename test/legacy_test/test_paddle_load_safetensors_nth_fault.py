@@ -21,11 +21,11 @@ from unittest import mock
 
 from nth_fault_case import (
     NO_MEMORY,
-    NO_THREAD,
     POINTS,
     READ_ERRORS,
     NthCall,
     NthFaults,
+    ThreadFaults,
     attempts_of,
     attribute,
     no_bytes,
@@ -116,7 +116,7 @@ class TestReads(NthFaultCase):
             )
 
 
-class TestMemoryAndThreads(NthFaultCase):
+class TestMemoryAndThreads(ThreadFaults, NthFaultCase):
     @parameterized.expand(
         [('target', 4), ('bytearray', 4), ('view', 5), ('array', 4)]
     )
@@ -125,16 +125,6 @@ class TestMemoryAndThreads(NthFaultCase):
             self.check_until_none_fires(
                 point, NO_MEMORY, lasting=lasting, least=least
             )
-
-    @parameterized.expand([('RuntimeError', NO_THREAD), ('memory', NO_MEMORY)])
-    def test_thread(self, name, fault):
-        for lasting in False, True:
-            self.check_until_none_fires(
-                'thread', fault, lasting=lasting, least=3
-            )
-
-    def test_put(self):
-        self.check_until_none_fires('put', NO_MEMORY, harmless=None)
 
 
 if __name__ == '__main__':
