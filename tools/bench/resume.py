@@ -136,6 +136,39 @@ def compare(
     return rows
 
 
+def compare_decisions(
+    decisions: dict[str, Callable[..., Any]],
+    checkpoint: Any,
+    rounds: int,
+    what: str,
+) -> list[dict[str, Any]]:
+    """Ways to decide, after each has refused what it should refuse.
+
+    Args:
+        decisions(dict[str, Callable]): of `resume_jobs`, by name.
+        checkpoint(Replicated): what is decided on.
+        rounds(int): how often in each regime.
+        what(str): the thing, for the progress lines.
+
+    Returns:
+        list[dict[str, Any]]: a row per regime and way.
+    """
+    from bench import resume_jobs
+
+    for decide in decisions.values():
+        call_fresh(resume_jobs.verify_refusal, decide, checkpoint)
+    return compare(
+        {
+            name: lambda call, decide=decide: call(
+                resume_jobs.timed_decision, decide, checkpoint
+            )
+            for name, decide in decisions.items()
+        },
+        rounds,
+        what,
+    )
+
+
 def measure_decisions(folder: Path, options: argparse.Namespace) -> Part:
     """Fast check and stock check on a replicated checkpoint."""
     from bench import resume_jobs
@@ -149,18 +182,7 @@ def measure_decisions(folder: Path, options: argparse.Namespace) -> Part:
         'stock check': resume_jobs.decide_stock,
         'fast check': resume_jobs.decide_fast,
     }
-    for decide in decisions.values():
-        call_fresh(resume_jobs.verify_refusal, decide, checkpoint)
-    rows = compare(
-        {
-            name: lambda call, decide=decide: call(
-                resume_jobs.timed_decision, decide, checkpoint
-            )
-            for name, decide in decisions.items()
-        },
-        options.rounds,
-        'decision',
-    )
+    rows = compare_decisions(decisions, checkpoint, options.rounds, 'decision')
     return Part(
         'decisions',
         f'Deciding on a local restore: {options.keys} tensors saved by '
@@ -185,17 +207,8 @@ def measure_sharded(folder: Path, options: argparse.Namespace) -> list[Part]:
         'stock check': resume_jobs.decide_stock,
         'check by storage': resume_jobs.decide_by_storage,
     }
-    for decide in decisions.values():
-        call_fresh(resume_jobs.verify_refusal, decide, checkpoint)
-    decided = compare(
-        {
-            name: lambda call, decide=decide: call(
-                resume_jobs.timed_decision, decide, checkpoint
-            )
-            for name, decide in decisions.items()
-        },
-        options.rounds,
-        'sharded decision',
+    decided = compare_decisions(
+        decisions, checkpoint, options.rounds, 'sharded decision'
     )
     loaded = compare(
         {
