@@ -33,6 +33,7 @@ from paddle.distributed.flex_checkpoint.dcp import (
 )
 from paddle.distributed.flex_checkpoint.dcp.metadata import (
     LocalTensorIndex,
+    LocalTensorMetadata,
     Metadata,
 )
 from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
@@ -294,6 +295,51 @@ class TestNotRecognised(StorageTest):
         filled = b'ub' + get + b'K\x01K\x02s0' + tail[2:]
         self.rewrite(lambda data: data.replace(tail, filled))
         self.check(True)
+
+    @parameterized.expand([(LocalTensorIndex,), (LocalTensorMetadata,)])
+    def test_deep_tuples_are_not_hashed(self, cls):
+        """Nor does the stock check, of objects that are not its own."""
+        made = (
+            self.index(replica_id=7)
+            if cls is LocalTensorIndex
+            else shard((7, 7), global_shape=(7, 7))
+        )
+        for name in ('global_offset', 'local_shape', 'flattened_range'):
+            odd = replace(made, **{name: (12345,)})
+            self.write(self.storage, protocol=2, flat_mapping={'x': odd})
+            deep = b')' + b'\x85' * 1_000_000
+            self.rewrite(
+                lambda data, deep=deep: data.replace(
+                    b'M' + (12345).to_bytes(2, 'little'), deep, 1
+                )
+            )
+            self.check_declined('more than plain values')
+
+    def test_state_of_the_whole_that_is_no_dict(self):
+        for protocol in (2, 4):
+            self.write(self.storage, protocol)
+            with open(self.metadata_path, 'rb') as f:
+                data = f.read()
+            # Behind the class and its object, the state: a dict of 3 pairs.
+            at = data.index(b')\x81') + 2
+            begin = data.index(b'}', at)
+            pairs = b'](' + b''.join(
+                b'X%s%s' % (len(name).to_bytes(4, 'little'), name.encode())
+                + value + b'\x86'
+                for name, value in (
+                    ('state_dict_metadata', b'}'),
+                    ('storage_metadata', b'}'),
+                    ('flat_mapping', b'}'),
+                )
+            ) + b'eb.'  # fmt: skip
+            head = data[:begin]
+            if protocol == 4:
+                head = data[:2] + data[11:begin]  # without its frame
+            with open(self.metadata_path, 'wb') as f:
+                f.write(head + pairs)
+            with self.assertRaises(ValueError):
+                paddle.load(self.metadata_path)
+            self.check_declined('the state of the whole is no dict')
 
     def test_shard_without_a_state(self):
         self.write(self.storage, protocol=2)

@@ -419,8 +419,15 @@ class TestOtherContent(DistcpFileTest):
         with self.assertRaises((AttributeError, KeyError)):
             paddle.load(self.path)
         self.check_refused('table of names')
-        self.dump({'a': np.ones(3), 'b': np.ones(2), NAME_TABLE: {'b': 'x'}})
-        self.assertEqual(scan_tensor_shapes(self.path), {'a': (3,), 'b': (2,)})
+
+    def test_names_of_some_and_of_the_table(self):
+        """A tensor whose key is the table's is written over by it."""
+        for names in ({'b': 'x'}, {'b': 'x', NAME_TABLE: 'y'}):
+            self.dump({'a': np.ones(3), 'b': np.ones(2), NAME_TABLE: names})
+            self.assertEqual(sorted(paddle.load(self.path)), ['a', 'b'])
+            self.assertEqual(
+                scan_tensor_shapes(self.path), {'a': (3,), 'b': (2,)}
+            )
 
 
 class TestNothingIsCalled(DistcpFileTest):

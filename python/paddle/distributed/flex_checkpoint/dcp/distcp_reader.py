@@ -451,16 +451,16 @@ def _checked_arrays(fd, path):
             f'{path}: expected a complete pickle of tensors, '
             f'but received {type(error).__name__}: {error}'
         ) from error
-    has_names = _NAME_TABLE_KEY in arrays
-    names = arrays.pop(_NAME_TABLE_KEY, None)
-    # `paddle.load` looks up what it names.
-    if has_names and not (
-        type(names) is dict and names.keys() <= arrays.keys()
-    ):
-        raise DistcpFormatError(
-            f'{path}: expected a table of names of its tensors, '
-            f'but received {type(names).__name__} with others'
-        )
+    names = None
+    if _NAME_TABLE_KEY in arrays:
+        keys = set(arrays)
+        names = arrays.pop(_NAME_TABLE_KEY)
+        # `paddle.load` looks up what it names.
+        if type(names) is not dict or not names.keys() <= keys:
+            raise DistcpFormatError(
+                f'{path}: expected a table of names of its tensors, '
+                f'but received {type(names).__name__} with others'
+            )
     _check_arrays(arrays, path)
     return arrays, names, file.bytes_read
 

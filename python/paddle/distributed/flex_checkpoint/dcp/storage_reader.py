@@ -45,7 +45,7 @@ import pickle
 
 from paddle.framework.io_utils import _open_regular
 
-from .memo_upkeep import FrameStream, MemoUpkeep
+from .memo_upkeep import PLAIN_TYPES, FrameStream, MemoUpkeep
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
 # Replicas are alike to the check.
@@ -94,6 +94,25 @@ class _StandIn:
         raise _NotRecognised('a class is called')
 
 
+def _check_plain(
+    key, global_offset, is_flattened, flattened_range, local_shape
+):
+    """Refuse what is more than numbers and a text, in tuples.
+
+    What is made of it is hashed, which the stock check does to fewer objects,
+    and hashing goes as deep as tuples do, without a limit.
+    """
+    values = (
+        key,
+        *global_offset,
+        is_flattened,
+        *(flattened_range or ()),
+        *(local_shape or ()),
+    )
+    if not PLAIN_TYPES.issuperset(map(type, values)):
+        raise _NotRecognised('a field holds more than plain values')
+
+
 def _stand_ins():
     """The classes of one load, and the upkeep of its memo.
 
@@ -110,6 +129,7 @@ def _stand_ins():
             if len(state) != _NUM_INDEX_FIELDS:
                 raise _NotRecognised('an index has other fields')
             key, place = state['tensor_key'], place_of(state)
+            _check_plain(key, *place)
             self.fields = (
                 share(key, key),
                 share(place, place),
@@ -130,7 +150,9 @@ def _stand_ins():
         def __setstate__(self, state):
             if len(state) != _NUM_SHARD_FIELDS:
                 raise _NotRecognised('a shard has other fields')
-            hash(place_of(state))  # as the stock check does
+            place = place_of(state)
+            _check_plain('', *place)
+            hash(place)
             self.is_hashable = True
             upkeep.unseen += 1
 
@@ -139,6 +161,8 @@ def _stand_ins():
         __hash__ = None
 
         def __setstate__(self, state):
+            if type(state) is not dict:  # BUILD refuses it
+                raise _NotRecognised('the state of the whole is no dict')
             self.state = dict(state)  # what follows does not change it
 
     upkeep = MemoUpkeep((Index, Shard))
