@@ -882,17 +882,23 @@ def _unpickler_behind(serial_load):
         ) from None
 
 
+def _is_regular(path):
+    """`os.path.isfile`, which takes any error of a signal's handler for no."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError) as error:
+        _raise_signalled(error)
+        return False
+
+
 def _open_regular(path):
-    """Open a file to read it by offset; a pipe is refused, not waited for."""
+    """Open a file to read it by offset; a pipe is refused, not waited for.
 
-    def opener(name, flags):
-        return os.open(name, flags | getattr(os, 'O_NONBLOCK', 0))
-
-    f = open(path, 'rb', buffering=0, opener=opener)  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
-        f.close()
+    No opener is given, for a signal may come between it and the file object.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, 'expected a regular file', path)
-    return f
+    return open(path, 'rb', buffering=0)
 
 
 def _read_at(fd, offset, length):

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import paddle
 from paddle.distributed.fleet.utils.log_util import logger
-from paddle.framework.io_utils import _raise_signalled
+from paddle.framework.io_utils import _is_regular, _raise_signalled
 
 from .distcp_reader import _scan
 from .metadata import LocalTensorIndex
@@ -306,7 +306,7 @@ def _decide(metadata_path, path, state_dict, use_dist):
     wanted_shapes, others = _split_plain(state_dict)
     wanted = _wanted_places(others)
     file_name, file_path = own_file(path, use_dist)
-    if not os.path.isfile(file_path):
+    if not _is_regular(file_path):
         return _Verdict(False, f'{file_path} is missing or not a file')
     try:
         file_shapes, scanned_bytes = _scan(file_path)
@@ -431,7 +431,7 @@ def _decide_by_storage(metadata_path, path, state_dict, use_dist):
     started_s = time.perf_counter()
     wanted = _wanted_places(state_dict)
     file_name, file_path = own_file(path, use_dist)
-    if not os.path.isfile(file_path):
+    if not _is_regular(file_path):
         return _Verdict(False, f'{file_path} is missing or not a file')
     stored = read_stored_places(metadata_path, file_name)
     missing = {

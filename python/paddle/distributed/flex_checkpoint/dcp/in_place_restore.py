@@ -39,6 +39,7 @@ import numpy as np
 import paddle
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.framework.io_utils import (
+    _is_regular,
     _ParallelPayloads,
     _raise_signalled,
     _read_at,
@@ -335,7 +336,7 @@ def _restore_in_place(state_dict, path, use_dist, num_workers):
     file_path = os.path.join(path, f'{rank}_0.distcp')
     started_s = time.perf_counter()
     try:
-        if not os.path.isfile(file_path):  # opening a pipe would wait
+        if not _is_regular(file_path):  # opening a pipe would wait
             raise _Declined('it is not a regular file')
         with open(file_path, 'rb', buffering=0) as f:
             plan = _plan_restore(file_path, f.fileno(), state_dict)

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import paddle
 from paddle.distributed.fleet.utils.log_util import logger
+from paddle.framework.io_utils import _is_regular
 
 from .fast_resumable import (
     check_resumable_locally_by_storage,
@@ -94,7 +95,7 @@ def _rehearse_stock_check(path, state_dict, use_dist):
     """Fail where the stock check would, but without communication."""
     file_name, file_path = own_file(path, use_dist)
     wanted = [(key, wanted_place(value)) for key, value in state_dict.items()]
-    if not os.path.isfile(file_path):
+    if not _is_regular(file_path):
         return
     stored = _metadata_manager.get_file_storage_info().get(file_name, ())
     stored = {replace(index, replica_id=None) for index in stored}
