@@ -136,7 +136,8 @@ class _Dtype:
     def __setstate__(self, state):
         version, byte_order, *rest = state
         if (
-            byte_order not in ('<', '|')
+            type(state) is not tuple
+            or byte_order not in ('<', '|')
             or [version, *rest] != _DTYPE_STATE
             or list(map(type, [version, *rest])) != _DTYPE_STATE_TYPES
         ):
@@ -159,6 +160,8 @@ class _Array:
 
     def __setstate__(self, state):
         version, shape, dtype, is_fortran, data = state
+        if type(state) is not tuple:
+            raise ValueError('expected a tuple for the state of an array')
         if version != 1 or type(version) is not int:
             raise ValueError(f'expected version 1, but received {version!r}')
         if type(data) is bytearray or getattr(data, 'is_bytearray', False):

@@ -57,6 +57,13 @@ _OLDER_MODULE = 'paddle.distributed.checkpoint.metadata'
 _MODULES = (Metadata.__module__, _OLDER_MODULE)
 
 
+class _NotCalled(type):
+    """Of a class that NEWOBJ makes objects of, but a call does not."""
+
+    def __call__(cls, *args):
+        raise TypeError('expected NEWOBJ, but received a call of a class')
+
+
 def _maker(cls):
     """A class that makes objects of another, as unpickling does.
 
@@ -64,7 +71,7 @@ def _maker(cls):
     for the whole process.
     """
 
-    class Maker:
+    class Maker(metaclass=_NotCalled):
         __slots__ = ()
 
         def __new__(cls_of_maker):
