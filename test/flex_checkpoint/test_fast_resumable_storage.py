@@ -313,7 +313,7 @@ class TestNotRecognised(StorageTest):
                     b'M' + (12345).to_bytes(2, 'little'), deep, 1
                 )
             )
-            self.check_declined('more than plain values')
+            self.check_declined('unsupported operand')
 
     def test_state_of_the_whole_that_is_no_dict(self):
         for protocol in (2, 4):
@@ -350,12 +350,17 @@ class TestNotRecognised(StorageTest):
 
     def test_index_that_changes_when_it_is_a_key(self):
         self.write({self.index(): '1_0.distcp'}, protocol=2)
+        values = {
+            'tensor_key': b'X\1\0\0\0w',
+            'global_offset': b']',
+            'is_flattened': b'K\0',
+        }
         fields = b''.join(
             b'X%s%s%s'
             % (
                 len(name).to_bytes(4, 'little'),
                 name.encode(),
-                b']' if name == 'global_offset' else b'N',
+                values.get(name, b'N'),
             )
             for name in vars(self.index())
         )

@@ -58,7 +58,7 @@ _FRAME_HEADER_BYTES = 9
 _OTHER, _DICT, _STRING, _TUPLE, _STAND_IN = range(5)
 
 # Hashing looks into what a tuple holds, without a limit to the depth.
-PLAIN_TYPES = frozenset({int, str, bool, float, type(None)})
+_PLAIN_TYPES = frozenset({int, str, bool, float, type(None)})
 
 # The slot is pushed (LONG_BINGET) or filled (LONG_BINPUT).
 _SLOT = np.dtype([('opcode', 'S1'), ('slot', '<u4')])
@@ -192,7 +192,7 @@ class MemoUpkeep:
         )
         tuples = itertools.compress(held, (kinds == _TUPLE).tolist())
         items = itertools.chain.from_iterable(tuples)
-        if not PLAIN_TYPES.issuperset(map(type, items)):
+        if not _PLAIN_TYPES.issuperset(map(type, items)):
             raise ValueError('a tuple holds more than plain values')
         return kinds
 

@@ -45,7 +45,7 @@ import pickle
 
 from paddle.framework.io_utils import _open_regular
 
-from .memo_upkeep import PLAIN_TYPES, FrameStream, MemoUpkeep
+from .memo_upkeep import FrameStream, MemoUpkeep
 from .metadata import LocalTensorIndex, LocalTensorMetadata, Metadata
 
 # Replicas are alike to the check.
@@ -94,27 +94,13 @@ class _StandIn:
         raise _NotRecognised('a class is called')
 
 
-def _check_plain(
-    key, global_offset, is_flattened, flattened_range, local_shape
-):
-    """Refuse what is more than numbers and a text, in tuples.
-
-    What is made of it is hashed, which the stock check does to fewer objects,
-    and hashing goes as deep as tuples do, without a limit.
-    """
-    values = (
-        key,
-        *global_offset,
-        is_flattened,
-        *(flattened_range or ()),
-        *(local_shape or ()),
-    )
-    if not PLAIN_TYPES.issuperset(map(type, values)):
-        raise _NotRecognised('a field holds more than plain values')
-
-
 def _stand_ins():
     """The classes of one load, and the upkeep of its memo.
+
+    Places are added up before they are hashed, which the stock check does to
+    fewer objects: what is more than a number, or numbers in a tuple, is an
+    error then, and hashing goes as deep as tuples do, without a limit. It is
+    spelt out twice, for it is done a million times.
 
     Returns:
         tuple[dict[str, type], MemoUpkeep]: By the name of the class that each
@@ -128,8 +114,15 @@ def _stand_ins():
         def __setstate__(self, state):
             if len(state) != _NUM_INDEX_FIELDS:
                 raise _NotRecognised('an index has other fields')
-            key, place = state['tensor_key'], place_of(state)
-            _check_plain(key, *place)
+            key = state['tensor_key']
+            if type(key) is not str:
+                raise _NotRecognised('a key is no text')
+            place = offset, is_flattened, flat_range, shape = place_of(state)
+            sum(offset) + is_flattened
+            if shape is not None:
+                sum(shape)
+            if flat_range is not None:
+                sum(flat_range)
             self.fields = (
                 share(key, key),
                 share(place, place),
@@ -150,8 +143,12 @@ def _stand_ins():
         def __setstate__(self, state):
             if len(state) != _NUM_SHARD_FIELDS:
                 raise _NotRecognised('a shard has other fields')
-            place = place_of(state)
-            _check_plain('', *place)
+            place = offset, is_flattened, flat_range, shape = place_of(state)
+            sum(offset) + is_flattened
+            if shape is not None:
+                sum(shape)
+            if flat_range is not None:
+                sum(flat_range)
             hash(place)
             self.is_hashable = True
             upkeep.unseen += 1
