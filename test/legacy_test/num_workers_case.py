@@ -70,7 +70,8 @@ def preadv_replaced(stand_in):
     preadv = os.preadv
 
     def replaced(fd, views, offset):
-        if threading.get_native_id() not in load_threads():
+        # Not load_threads(): a list of /proc may lack a thread while others end.
+        if threading.get_native_id() not in _load_threads:
             return preadv(fd, views, offset)
         return stand_in(preadv, fd, views, offset)
 
