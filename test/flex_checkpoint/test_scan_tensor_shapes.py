@@ -351,6 +351,16 @@ class TestOtherContent(DistcpFileTest):
                 self.dump({'a': Odd()})
                 self.check_refused('expected')
 
+    def test_state_that_is_a_list(self):
+        function, arguments, state = np.ones((1, 3), 'u1').__reduce__()
+
+        class Odd:
+            def __reduce__(self):
+                return function, arguments, list(state)
+
+        self.dump({'a': Odd()})
+        self.check_refused('expected a tuple')
+
     def check_dtype_refused(self, arguments, state):
         class Odd:
             def __reduce__(self):
